@@ -52,12 +52,7 @@ def _other_tokens(
 
 
 def run_sharing_prefix(base: HeadCache, tokens: Tokens, *, limits: Limits) -> HeadCache:
-    """A run that keeps every head's z, as ``HeadCache.run`` returns it; shared first tokens are copied from ``base``.
-
-    Args:
-        base: a run that kept ``z`` and, if the model's attention takes cached keys, what resuming needs.
-        tokens: the same number of prompts, each as long as its counterpart in ``base``.
-    """
+    """A run that keeps every head's z; first tokens shared with ``base``, of as long prompts, are copied from it."""
     model, ids = base.need_model(), tokens.ids
     window, other, last = _other_tokens(model, base.tokens, tokens)
     if "keys" not in base.stores or 2 * window.width > ids.shape[1]:
@@ -123,13 +118,7 @@ AnyPrompts = Prompts | PromptPairs | Sequence[PromptLike]
 
 
 class CachedRuns:
-    """Cached runs of some prompts, each computed when it is first needed.
-
-    Attributes:
-        tokens: the tokens of each side; plain prompts have only the side "clean".
-        reading: how chats were read.
-        ran: how many tokens were computed so far.
-    """
+    """Cached runs of some prompts, each computed when it is first needed; plain prompts have only the side "clean"."""
 
     def __init__(self, model: Model, prompts: AnyPrompts) -> None:
         self.model, self.prompts, self.reading = model, prompts, as_here()
@@ -246,12 +235,7 @@ def held_by(given: Given | None, model: ModelCore, name: str = "given", otherwis
 
 
 def runs_given(runs: CachedRuns, held: Held, base: str, limits: Limits) -> CachedRuns:
-    """The runs of the same prompts in which heads are ablated, which run once more without that.
-
-    Args:
-        runs: the intact runs.
-        base: the side that is the base run, if there are two.
-    """
+    """The runs of the same prompts in which heads are ablated, in one side as ``base``; intact, they run once more."""
     sites = tuple(dict.fromkeys(("z", *(site for _, rule in held for site in (site_of(rule), *needs_of(rule))))))
     intact = {side: runs.run(side, sites, limits) for side in runs.tokens}
     for run in intact.values():

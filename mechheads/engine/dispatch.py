@@ -35,10 +35,7 @@ _TICK = 1.0
 
 @dataclass(frozen=True)
 class Batch:
-    """Units that are computed together, here or in another process, with the same bits in both.
-
-    A unit is anything that pickles and hashes, such as a head and a place; ``waves`` has those of each wave.
-    """
+    """Units, which pickle and hash, that are computed together, here or elsewhere with the same bits; by waves."""
 
     waves: tuple[tuple[Any, ...], ...]
 
@@ -59,17 +56,8 @@ def _show(unit: Any) -> str:
 
 
 def by_workers(workers: Workers, setup: Setup, requests: Sequence[Any], take: Callable[[int, Any], object]) -> bool:
-    """Let workers answer requests, one at a time each; ``take`` gets the index of a request and its answer.
-
-    Ray starts a worker that ends again, and repeats its request. What ends its worker each time is left out, with a
-    warning that names it.
-
-    Returns:
-        Whether Ctrl-C stopped the work after the requests in flight.
-
-    Raises:
-        RuntimeError: if request after request is lost and none is answered.
-    """
+    """Let workers answer requests; ``take`` gets an index and its answer. Returns whether Ctrl-C stopped the rest.
+    Ray starts a worker that ends again, and repeats its request; what always ends its worker is left out, and named."""
     pool, waiting, lost, answered = pool_of(workers), deque(enumerate(requests)), 0, False
     with first_ctrl_c_waits("finishing the units in flight; press Ctrl-C again to stop now") as pressed:
         shared, asked = pool.prepare(setup, len(requests))
@@ -101,11 +89,7 @@ def by_workers(workers: Workers, setup: Setup, requests: Sequence[Any], take: Ca
 
 
 def each_by_workers(workers: Workers, setup: Setup, units: Sequence[Any], take: Callable[[int, Any], object]) -> bool:
-    """Let workers compute units that share nothing but the model, such as windows of text, as ``by_workers`` does.
-
-    Raises:
-        RuntimeError: if a unit ended every worker that tried it. The values of the others were taken.
-    """
+    """Let workers compute units that share nothing but the model, such as windows of text, as ``by_workers`` does."""
     missing = set(range(len(units)))
 
     def take_one(index: int, value: Any) -> None:
@@ -123,9 +107,7 @@ def each_by_workers(workers: Workers, setup: Setup, units: Sequence[Any], take: 
 
 def setup_of_each(model: Model, compute: Callable[[Model, Any], Any]) -> Setup:
     """What workers need to compute units that share nothing but the model.
-
-    ``compute`` is pickled, and workers have none of the settings here: it holds what it needs. Its value is on the CPU.
-    """
+    ``compute`` is pickled and holds what it needs, as workers have no settings of here; its value is on the CPU."""
     return setup_of(model, partial(partial, compute))
 
 
@@ -155,11 +137,7 @@ class _OnSameModel:
 
 
 def setup_of(model: Model, recipe: Callable[[Model], Ready], reading: as_here | None = None) -> Setup:
-    """What workers need for work on a model; they read chats as ``reading`` says, by default as here.
-
-    Raises:
-        ValueError: if workers cannot load the model, or the recipe cannot be sent.
-    """
+    """What workers need for work on a model; they read chats as ``reading`` says, by default as here."""
     source = source_of(model)
     sent = _OnSameModel(witness(model), arithmetic(model.device), recipe, reading or as_here())
     try:

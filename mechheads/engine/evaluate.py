@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,13 +24,7 @@ from mechheads.runs.head_cache import HeadCache, holding, states_at, tokens_in_r
 
 @dataclass(frozen=True)
 class Reading:
-    """What a metric reads, and how far a run goes for it.
-
-    Attributes:
-        activation: a head's pattern or z; None for the logits.
-        blocks: how many blocks run. Of the last one, only what comes before the activation.
-        width: how many numbers are read at each position.
-    """
+    """What a metric reads, an activation or logits, how many numbers at a position, and how many blocks run for it."""
 
     activation: Activation | None
     blocks: int
@@ -118,9 +113,7 @@ class Evaluator:
 
     def __call__(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[np.ndarray, "copy prompt"]:
         """metric(final) - metric(base) for each copy and prompt; exactly 0 for a copy that equals the base run.
-
-        If the metric is not finite for one prompt of a copy, the whole copy is NaN.
-        """
+        If the metric is not finite for one prompt of a copy, the whole copy is NaN."""
         change = torch.zeros(len(final), len(self.mask), dtype=torch.float64, device=final.device)
         changed = (final != self.base_states).flatten(1).any(1).cpu()
         if changed.all():
@@ -129,6 +122,12 @@ class Evaluator:
             some = moved(changed.nonzero()[:, 0], final.device)
             change[some] = self.value(final[some]) - self._base
         return change.masked_fill(~change.isfinite().all(1, keepdim=True), torch.nan).cpu().numpy()
+
+    def of_units(
+        self, units: Sequence[Any], finals: Sequence[Float[Tensor, "unit prompt position d_model"]]
+    ) -> Float[np.ndarray, "unit prompt"]:
+        """The change of the metric for units whose final states are one entry."""
+        return self(finals[0])
 
     def value(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[Tensor, "copy prompt"]:
         """The metric of each copy and prompt."""

@@ -28,10 +28,7 @@ Sender = tuple[HeadId, Float[Tensor, "prompt position d"]]
 
 @dataclass(frozen=True)
 class Receiver:
-    """Where a path ends: the ``q``, ``k`` or ``v`` of a head, or an MLP (``mlp_out``, no head).
-
-    The input of an MLP is replaced by replacing the MLP's output.
-    """
+    """Where a path ends: the q, k or v of a head, or an MLP (no head), whose output is replaced for its input."""
 
     layer: int
     site: Literal["q", "k", "v", "mlp_out"]
@@ -47,13 +44,7 @@ class Receiver:
 
 @dataclass(frozen=True)
 class Arrived:
-    """The effect of each sender's change on the receivers and on the final states.
-
-    Attributes:
-        inputs: each receiver's new q, k or v, or its MLP's output for the new input [sender, prompt, position, d].
-            It holds the senders that come before the receiver; these are the first ones in the order.
-        final: the states after the final norm, or None if they were not asked for.
-    """
+    """What reaches the receivers (new values, for senders that come before them), and the final states if asked for."""
 
     inputs: dict[Receiver, Float[Tensor, "sender prompt position d"]]
     final: Float[Tensor, "sender prompt position d_model"] | None
@@ -61,13 +52,7 @@ class Arrived:
 
 class Frozen:
     """Propagates the changes of senders through the layers with all other heads frozen, for some prompts.
-
-    Args:
-        base: a run that kept ``z`` and ``resid_pre``.
-        rows: the prompts.
-        where: the positions that are computed [prompt, position].
-        mlps: ``"recomputed"``, or ``"frozen"``: the change then travels along the residual stream only.
-    """
+    With ``mlps="frozen"``, a change travels along the residual stream only."""
 
     def __init__(
         self, base: HeadCache, rows: slice | Int[Tensor, " row"], where: Int[Tensor, "prompt position"], mlps: MLPs
@@ -84,12 +69,7 @@ class Frozen:
         *,
         final: bool = False,
     ) -> Arrived:
-        """Change one sender at a time and return what reaches the receivers and the final states.
-
-        Args:
-            senders: heads in the order of ``heads.in_order``. A z of several times d_head is that of the head
-                and of the heads after it, which are one sender.
-        """
+        """Change one sender at a time, in order of layers; a z of several times d_head is that of neighbours."""
         n_layers = self.model.n_layers
         end = n_layers if final else max(receiver.layer for receiver in receivers) + 1
         with torch.no_grad():
@@ -160,10 +140,7 @@ class Frozen:
         see_mlp: bool,
         give_mlp: Float[Tensor, "1 prompt position d_model"] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """A block's output if its heads together give ``attention``, and its MLP's own output.
-
-        ``give_mlp`` replaces the output of the MLP in the block.
-        """
+        """A block's output if its heads give ``attention``, and its MLP's own, which ``give_mlp`` replaces in it."""
         backend, rows = self.model.backend, stream.flatten(0, 1)
         seen: list[Tensor] = []
 

@@ -17,11 +17,11 @@ from mechheads.engine.dispatch import Batch, Values
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.report import describe_intervention, warn_of_answers
-from mechheads.engine.run import edit_of, new_z_of_all, z_of
+from mechheads.engine.run import edit_of, new_z_of_all
 from mechheads.engine.wavefront import Edit, Wave
-from mechheads.engine.work import Work, compute, metric_of
+from mechheads.engine.work import Work, compute
 from mechheads.heads import HeadId, HeadLike, check_head, in_order
-from mechheads.interventions.new_z import Finite, first_change
+from mechheads.interventions.new_z import Finite, first_change, new_z
 from mechheads.messages.interrupted import stop_if
 from mechheads.metrics.base import name_of
 from mechheads.model.model import Model
@@ -32,12 +32,7 @@ from mechheads.scale.ray_cluster import pool_of
 
 
 class _SetRun:
-    """Runs sets of heads whose z is replaced together; each set is a unit.
-
-    Attributes:
-        at_once: how many sets go through the layers together.
-        z: the new z of the heads, by layer [prompt, head, pos, d_head].
-    """
+    """Runs sets of heads whose z is replaced together; each set is a unit, and ``at_once`` share a wave."""
 
     def __init__(self, job: Job) -> None:
         self.job, plan = job, job.plan
@@ -77,20 +72,12 @@ class _SetRun:
 
 def _set_effects(job: Job) -> Work:
     """The change of a job's metric with the z of whole sets of heads replaced [prompt]."""
-    return Work(job, _set_effects, _SetRun(job), metric_of(job))
+    return Work(job, _set_effects, _SetRun(job), job.evaluator.of_units)
 
 
 class SetRuns:
-    """Computes the metric with the z of whole sets of heads replaced.
-
-    Attributes:
-        at_once: how many sets go through the layers together.
-        z: the new z of the heads, by layer [prompt, head, pos, d_head].
-
-    Args:
-        spec: the request; ``spec.heads`` are the heads that sets may contain, None for all.
-        runs: cached runs of the same prompts, if there are any.
-    """
+    """Computes the metric with the z of whole sets of heads replaced; ``spec.heads`` are those that sets may contain.
+    ``at_once`` sets go through the layers together; ``z`` is the new z of the heads, by layer."""
 
     def __init__(self, model: Model, spec: Spec, *, runs: CachedRuns | None = None) -> None:
         self.job = make_ready(model, spec, runs=runs)
@@ -104,7 +91,7 @@ class SetRuns:
         warn_of_answers(self.job)
         run = _SetRun(self.job)
         self.at_once, self.z = run.at_once, run.z
-        self._work = Work(self.job, _set_effects, run, metric_of(self.job))
+        self._work = Work(self.job, _set_effects, run, self.job.evaluator.of_units)
 
     def values(
         self,
@@ -113,11 +100,7 @@ class SetRuns:
         into: Float[np.ndarray, "set prompt"] | None = None,
     ) -> Float[np.ndarray, "set prompt"]:
         """The metric with all heads of each set replaced together; an empty set gives the metric of the base run.
-
-        Args:
-            done: called with a number of sets whenever that many more are finished.
-            into: an array that is filled as values come, for callers that return it after Ctrl-C.
-        """
+        ``done`` is told how many more are finished; ``into`` is filled as values come, should Ctrl-C stop it."""
         values = np.full((len(replaced), len(self.base_value)), np.nan) if into is None else into
         rows: dict[frozenset[HeadId], list[int]] = {}
         for i, heads in enumerate(replaced):
@@ -157,7 +140,7 @@ def replaced_z(job: Job) -> tuple[LayerStore, Int[Tensor, " prompt"]]:
     store = LayerStore(job.model.n_layers, len(job.tokens), job.base.stores["z"].on_disk)
     for layer in sorted({head.layer for head in job.heads}):
         heads = [member for first in job.heads if first.layer == layer for member in job.members(first)]
-        z, changed = z_of(job, heads, 0, finite, of_all)
+        z, changed = new_z(job.intervention, job.base, job.source, heads, job.places[0].at, finite, of_all)
         new = job.base.z.layer(layer).clone()
         for i, head in enumerate(heads):
             new[:, head.head] = z[:, i]

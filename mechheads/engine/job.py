@@ -129,13 +129,7 @@ Unit = tuple[HeadId, int]
 
 @dataclass(frozen=True, eq=False)
 class Spec:
-    """Everything that defines a sweep, except the model.
-
-    Attributes:
-        prompts, intervention, metric, heads, positions, base, normalize: as in ``mh.sweep``.
-        seed, limits: those of ``mh.settings``.
-        held: the heads that are ablated all the time, and how (``given=`` of ``mh.sweep``).
-    """
+    """Everything that defines a sweep except the model: what ``mh.sweep`` takes; ``held`` is its ``given``."""
 
     prompts: AnyPrompts
     intervention: Intervention
@@ -149,11 +143,7 @@ class Spec:
     held: Held = ()
 
     def check(self, model: Model) -> Site:
-        """Check that the model supports this request.
-
-        Returns:
-            The activation that the intervention replaces.
-        """
+        """Check that the model supports this request; returns the activation that the intervention replaces."""
         if self.limits.workers is not None:
             source_of(model)
         check_arguments(type(self), vars(self))
@@ -356,13 +346,7 @@ def prepare(model: Model, prompts: AnyPrompts, *, sites: Sequence[str] = ("z",))
 def make_ready(
     model: Model, spec: Spec, *, runs: CachedRuns | None = None, sites: Sequence[str] = (), store: Store = NO_STORE
 ) -> Job:
-    """Check a request, cache its runs and plan the work.
-
-    Args:
-        runs: cached runs of the same prompts, if there are any.
-        sites: further activations that the base run keeps, for other interventions on the same job.
-        store: where finished units are stored.
-    """
+    """Check a request, cache its runs and plan the work; the base run keeps ``sites`` too, for other interventions."""
     site = spec.check(model)
     held = {head for head, _ in spec.held}
     heads = tuple(head for head in check_heads(spec.heads, model.n_layers, model.n_heads) if head not in held)
@@ -458,11 +442,7 @@ def _first_change(
     heads: Sequence[HeadId],
 ) -> Int[Tensor, " prompt"]:
     """The first position that changes in each prompt; the later it is, the more heads fit into a wave.
-
-    It is the first position of the place. A patch changes nothing before the first token that differs between the
-    runs, or the first z of a head that is ablated all the time. For any other intervention on z between two runs, a
-    sample of the heads shows where changes begin.
-    """
+    For any intervention on z between two runs but a patch, a sample of the heads shows where changes begin."""
     ids = base.tokens.on_cpu.ids
     first = torch.zeros(len(ids), dtype=torch.long)
     if place.at is not None:

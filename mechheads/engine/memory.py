@@ -26,18 +26,12 @@ _KEPT = 31 * 2**20
 
 def keep_freed_memory() -> None:
     """Make a CPU's allocator keep freed memory, instead of returning it to the system and requesting it again.
-
-    The allocator of Linux keeps up to twice the size of the largest block, of at most 32 MB, that it has seen freed.
-    Without this call it has seen no block that large, and every layer requests its activations from the system.
-    """
+    Linux' keeps up to twice the largest block, of at most 32 MB, that it has seen freed."""
     torch.empty(_KEPT, dtype=torch.uint8)
 
 
 class PeakBytes(TorchDispatchMode):
-    """Counts the bytes of all tensors made in a ``with`` block, on any device; ``peak`` is the largest sum at one time.
-
-    Memory that an operation uses internally and does not return is not counted.
-    """
+    """The largest sum of bytes of all tensors made in a ``with`` block, without what an operation uses internally."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,9 +65,7 @@ _FAST_ON_A_CPU = 1536
 
 def tokens_in_flight(model: ModelCore, room: int, pos: int, limits: Limits) -> int:
     """How many tokens to compute at once: as many as the device needs to be fast, if the memory allows it.
-
-    If weights are on disk, as many as fit: each wave reads the weights once.
-    """
+    If weights are on disk, as many as fit: each wave reads the weights once."""
     wanted = limits.tokens or _FAST_ON_A_CPU
     if limits.tokens is None and model.backend.on_disk is not None:
         wanted = room // token_bytes(model, pos)
@@ -111,12 +103,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def rows_together(model: ModelCore, shape: tuple[int, int, int], row_bytes: float, room: int, limits: Limits) -> int:
-    """How many prompts run together: as many as fit into the room, and at least one.
-
-    Args:
-        shape: the numbers of prompts, of positions, and of positions that the metric reads.
-        row_bytes: what a prompt takes, with its logits.
-    """
+    """How many prompts run together, at least one, if each takes ``row_bytes`` with its logits.
+    ``shape``: the numbers of prompts, of positions, and of positions that the metric reads."""
     prompts, pos, n_read = shape
     fast = tokens_in_flight(model, room, pos, limits) // pos
     return max(1, min(prompts, fast, limits.logits_at_once // (n_read * model.d_vocab), int(room // row_bytes)))

@@ -183,17 +183,7 @@ def make_plan(
     packing: Packing | None = None,
 ) -> Plan:
     """Plan a sweep over cached runs: how much to compute at once, and what it costs.
-
-    What must stay (caches, values and the logits of the base run) leaves the rest of the budget to the tokens that can
-    be computed at once; these are spent first on prompts, which share one change, and then on heads. The number of
-    heads is lowered until a batch fits and every worker has some, and then evened out, so that the last batch is no
-    remnant.
-
-    Args:
-        runs: the base run and the source run.
-        heads: the heads that can change what the metric reads; ``reading``: what that is.
-        windows: the window of each place; ``packing``: how prompts share rows, if there is only one place.
-    """
+    What must stay leaves the rest of the budget to tokens, which are spent first on prompts, then evenly on heads."""
     (base, source), budget = runs, limits.memory
     model = base.need_model()
     prompts, pos = windows[0].n, base.tokens.ids.shape[1]
@@ -255,14 +245,7 @@ def make_plan(
 
 @dataclass(frozen=True)
 class Counts:
-    """What runs besides waves.
-
-    Attributes:
-        ran: the tokens of cached runs that were computed for the plan.
-        proved: the tokens of the plain forward passes that prove it; ``proofs``: how many prompts they are.
-        columns: how many logits the metric reads at a position.
-        checked: how many prompts' answers are looked up among all logits.
-    """
+    """What runs besides waves: tokens of cached runs and proofs, proofs, columns of logits, prompts with answers."""
 
     ran: int
     proved: int

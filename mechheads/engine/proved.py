@@ -74,7 +74,8 @@ def _claim(job: Job, run: Provable, unit: Any, prompt: int, entry: int, states: 
     edits = run.edits(unit, prompt, entry)
     n, reads, activation = int(job.tokens.on_cpu.lengths[prompt]), None, job.reading.activation
     at, mask = read_positions(job.spec.metric, job.tokens.on_cpu)
-    found, unchanged = (_read(job, prompt, each) for each in (states, job.evaluator.base_states[prompt]))
+    read = mask[prompt].to(states.device)
+    found, unchanged = states[read], job.evaluator.base_states[prompt][read]
     if activation is not None:
         reads = (
             job.model.hook_name(activation.site, activation.head.layer),
@@ -87,10 +88,6 @@ def _claim(job: Job, run: Provable, unit: Any, prompt: int, entry: int, states: 
     what = f"what the engine gives for prompt {prompt} with {_named(unit)} changed"
     places = tuple(at[prompt][mask[prompt]].tolist())
     return Claim(what, ids, places, found, [*held, *edits], reads, unchanged)
-
-
-def _read(job: Job, prompt: int, states: Float[Tensor, "position d"]) -> Float[Tensor, "position d"]:
-    return states[read_positions(job.spec.metric, job.tokens.on_cpu)[1][prompt].to(states.device)]
 
 
 def _named(unit: Any) -> str:
@@ -130,10 +127,7 @@ def edit(job: Job, site: str, head: HeadId, new: Tensor, at: Tensor | None = Non
 def edit_of_head(
     job: Job, head: HeadId, place: int, prompt: int, z: Callable[[], Float[Tensor, "prompt pos d"]]
 ) -> PlainHook:
-    """The hook that gives a head its new activation in one prompt.
-
-    A new k or v that other heads share is given as the z that it gives.
-    """
+    """The hook that gives a head its new activation in one prompt; for a new k or v that others share, its z."""
     n, site, model = int(job.tokens.on_cpu.lengths[prompt]), job.site, job.model
     read = job.reading.activation
     shared = site in KEY_SITES and model.n_kv_heads < model.n_heads and (read is None or read.head != head)
@@ -157,12 +151,8 @@ def zero_of(job: Job) -> Job:
 def edits_of_path(
     job: Job, sender: Sequence[PlainHook], group: Sequence[Receiver] | None, mlps: MLPs, prompt: int
 ) -> list[PlainHook]:
-    """The hooks of the plain forward pass that a path gives: the other heads, and frozen MLPs, keep their base values.
-
-    Args:
-        sender: the hooks that change the sender.
-        group: the receivers; None for the logits.
-    """
+    """The hooks of a path's plain forward pass: the other heads, and frozen MLPs, keep their base values.
+    Receivers are ``group``, None for the logits; ``sender`` are the hooks that change the sender."""
     model, n = job.model, int(job.tokens.on_cpu.lengths[prompt])
     ids = job.tokens.ids[prompt : prompt + 1, :n]
     held = [edit(job, "z", head, job.base.z[head][prompt, :n]) for head in job.base.held]

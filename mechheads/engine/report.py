@@ -27,16 +27,8 @@ from mechheads.results.stats import rounding_of
 
 @dataclass(frozen=True)
 class About:
-    """The name, kind, dimensions and further provenance of a result.
-
-    Attributes:
-        name: the name of the result.
-        kind: the kind of analysis; ``HeadScores.citation`` uses it to choose the papers.
-        share: the unit of normalised scores.
-        extra: further dimensions, each with its labels.
-        more: further entries of the provenance.
-        exact: whether the values are changes of the metric itself, within its bounds, and not estimates of them.
-    """
+    """The name, kind, unit of shares, further dimensions with labels, and further provenance of a result.
+    ``exact``: whether the values are changes of the metric itself, within its bounds, and not estimates of them."""
 
     name: str
     kind: str
@@ -47,10 +39,7 @@ class About:
 
 
 def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], about: About) -> HeadScores:
-    """Means over prompts with intervals, in the metric's unit, and the provenance to repeat them.
-
-    They have p values unless the kind has no test, or the metric has no null.
-    """
+    """Means over prompts with intervals, and p values where the kind has a test and the metric a null."""
     spec, metric = job.spec, MetricInfo.of(job.spec.metric)
     base, given = job.evaluator.base_value.cpu().numpy(), describe_given(spec.held)
     if metric.bounds == (None, None) and not metric.share and _only_0_and_1(base, values):
@@ -94,15 +83,13 @@ def describe_given(held: Held) -> dict[str, dict[str, str]]:
     return {"given": {str(head): describe_intervention(rule) for head, rule in held}} if held else {}
 
 
-def describe_heads(job: Job) -> str | list[str]:
-    """The requested heads, as the provenance stores them."""
-    return "all" if job.spec.heads is None else [str(head) for head in job.heads]
-
-
-def describe_positions(job: Job) -> Any:
-    """The requested positions, as the provenance stores them."""
+def describe_units(job: Job, name: str = "heads") -> dict[str, Any]:
+    """The requested positions, and the heads under this name, as the provenance stores them."""
     positions = job.spec.positions
-    return positions if isinstance(positions, str) else list(positions)
+    return {
+        "positions": positions if isinstance(positions, str) else list(positions),
+        name: "all" if job.spec.heads is None else [str(head) for head in job.heads],
+    }
 
 
 _MUCH_MORE_LIKELY = 10.0
@@ -115,30 +102,31 @@ class AnswerWarning(UserWarning):
     """Warns that the clean run contradicts the given answers."""
 
 
+@torch.no_grad()
 def warn_of_answers(job: Job) -> None:
-    """Warn if the clean run contradicts the given answers; does nothing if the metric reads no answers,
-    or if heads are ablated all the time.
-
-    Two mistakes give numbers that look plausible. An answer without its leading space is a token that the model
-    would not say in the middle of a sentence. And if the model prefers the wrong answer, there is no right answer
-    to restore or to remove.
-    """
-    tokens = job.clean.tokens.on_cpu
+    """Warn if the clean run contradicts the given answers, which give numbers that look plausible.
+    Either an answer lacks its leading space, or the model prefers the wrong answer."""
+    clean, tokenizer, tokens = job.clean, job.model.tokenizer, job.clean.tokens.on_cpu
     if not answers_are_checked(job) or tokens.answer is None:
         return
-    spaced = _with_space(tokens.answer, job)
+    spaced = tokens.answer if tokenizer is None else _with_space(tokens.answer, tokenizer)
     columns = torch.stack([tokens.answer, tokens.answer if tokens.wrong is None else tokens.wrong, spaced], dim=1)
-    right, wrong, with_space = _probabilities(job, moved(columns, job.at.device)).cpu().unbind(1)
+    at, mask = read_positions(job.spec.metric, clean.tokens)
+    final = clean.final_at(at.gather(1, mask.sum(1, keepdim=True) - 1))[:, 0]
+    size = max(1, _LOGITS_AT_ONCE // job.model.d_vocab)
+    parts = zip(final.split(size), moved(columns, job.at.device).split(size), strict=True)
+    found = [job.model.unembed(some).float().softmax(-1).gather(-1, wanted) for some, wanted in parts]
+    right, wrong, with_space = torch.cat(found).cpu().unbind(1)
     prompts = ["".join(strings)[-_PROMPT_SHOWN:] for strings in tokens.strings]
     if (no_space := with_space > _MUCH_MORE_LIKELY * right).any():
-        shown = _shown(no_space, prompts, (spaced, with_space), (tokens.answer, right), job)
+        shown = _shown(no_space, prompts, (spaced, with_space), (tokens.answer, right), tokenizer)
         warn(
             f"answer: the token with a leading space is much more likely for {shown}. Write answers exactly as they "
             'continue the prompt, such as answer=[" Paris"]',
             AnswerWarning,
         )
     if "wrong" in job.answers and tokens.wrong is not None and (prefers := wrong > right).any():
-        shown = _shown(prefers, prompts, (tokens.wrong, wrong), (tokens.answer, right), job)
+        shown = _shown(prefers, prompts, (tokens.wrong, wrong), (tokens.answer, right), tokenizer)
         warn(
             f"the clean run prefers `wrong` to `answer` for {shown}. Leave these prompts out, or check "
             "answer= and wrong=",
@@ -150,10 +138,8 @@ def answers_are_checked(job: Job) -> bool:
     return "answer" in job.answers and job.clean.tokens.on_cpu.answer is not None and not job.spec.held
 
 
-def _with_space(answer: Int[Tensor, " prompt"], job: Job) -> Int[Tensor, " prompt"]:
+def _with_space(answer: Int[Tensor, " prompt"], tokenizer: Any) -> Int[Tensor, " prompt"]:
     """The tokens of the same words with a leading space; an answer stays as it is if it has no such token."""
-    if (tokenizer := job.model.tokenizer) is None:
-        return answer
     found = {}
     for token in answer.unique().tolist():
         text = token_strings([token], tokenizer)[0]
@@ -162,23 +148,14 @@ def _with_space(answer: Int[Tensor, " prompt"], job: Job) -> Int[Tensor, " promp
     return torch.tensor([found[token] for token in answer.tolist()])
 
 
-@torch.no_grad()
-def _probabilities(job: Job, ids: Int[Tensor, "prompt token"]) -> Float[Tensor, "prompt token"]:
-    """Probabilities of the given next tokens in the clean run, at the last position that the metric reads."""
-    at, mask = read_positions(job.spec.metric, job.clean.tokens)
-    final = job.clean.final_at(at.gather(1, mask.sum(1, keepdim=True) - 1))[:, 0]
-    parts = zip(*(each.split(max(1, _LOGITS_AT_ONCE // job.model.d_vocab)) for each in (final, ids)), strict=True)
-    return torch.cat([job.model.unembed(some).float().softmax(-1).gather(-1, wanted) for some, wanted in parts])
-
-
 def _shown(
-    which: Tensor, prompts: list[str], more: tuple[Tensor, Tensor], less: tuple[Tensor, Tensor], job: Job
+    which: Tensor, prompts: list[str], more: tuple[Tensor, Tensor], less: tuple[Tensor, Tensor], tokenizer: Any
 ) -> str:
     """How many prompts, and for the first few both tokens with their probabilities."""
 
     def lines() -> Iterator[str]:
         for index in which.nonzero()[:_SHOWN, 0].tolist():
-            texts = token_strings([int(ids[index]) for ids, _ in (more, less)], job.model.tokenizer)
+            texts = token_strings([int(ids[index]) for ids, _ in (more, less)], tokenizer)
             said = [f"{text!r} {float(p[index]):.2g}" for text, (_, p) in zip(texts, (more, less), strict=True)]
             yield f"{prompts[index]!r} ({' against '.join(said)})"
 

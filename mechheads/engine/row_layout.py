@@ -23,19 +23,8 @@ def layout_of(model: ModelCore) -> Layout:
 
 
 def choose_layout(model: ModelCore, tried: tuple[HeadCache, list[str]] | None = None) -> Layout:
-    """The cheapest layout that reproduces a run if nothing is changed.
-
-    ``queries``: several copies share a row and the prompt's cached keys, and a mask keeps them apart. ``rows``: one
-    row per copy, with cached keys. ``whole``: one row per copy from the first token on, for models whose attention
-    takes no cached keys. A layout of which a library says in the trial that it is deprecated does not count: what is
-    translated or ignored today is an error tomorrow, and a warning at each call until then.
-
-    Args:
-        tried: a run of two prompts that kept z and resid_pre, and what was said meanwhile; by default, it is made.
-
-    Warns:
-        FutureWarning: if a cheaper layout is given up for that reason.
-    """
+    """The cheapest layout that reproduces a run if nothing is changed; ``tried``: a run, and what was said meanwhile.
+    One that a library calls deprecated does not count, with a warning: what is ignored today is an error tomorrow."""
     if tried is None:
         ids = [Unpadded(row) for row in model.backend.trial_tokens(2, 6).tolist()]  # whatever they are, none is padding
         tried = with_deprecations(lambda: HeadCache.run(model, ids, sites=("z", "resid_pre")))

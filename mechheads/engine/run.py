@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.engine import proved
@@ -24,12 +25,12 @@ NewValues = list[tuple[HeadId, Tensor, int]]
 """The heads that a unit changes; each with a tensor [prompt, pos, head, d_head] and the index of its new z there."""
 
 
+@dataclass
 class UnitRuns:
     """Runs units of a job; what is computed for all heads at once is kept until other places need another one."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self._kept: tuple[int | None, AllNewZ | None] | None = None
+    job: Job
+    _kept: tuple[int | None, AllNewZ | None] | None = None
 
     def __call__(self, units: Sequence[Unit]) -> list[Float[Tensor, "unit prompt position d_model"]]:
         """The final states at the read positions, as the only entry."""
@@ -44,7 +45,8 @@ class UnitRuns:
         found: dict[tuple[HeadId, int], tuple[Tensor, int]] = {}
         differs = []
         for (_, place), of_layer in heads.items():
-            new, changed = z_of(job, of_layer, place, finite, self.all_new_z(place))
+            at, of_all = job.places[place].at, self.all_new_z(place)
+            new, changed = new_z(job.intervention, job.base, job.source, of_layer, at, finite, of_all)
             by_pos = new.transpose(1, 2)
             found |= {(head, place): (by_pos, i) for i, head in enumerate(of_layer)}
             differs.append(changed.any(1))
@@ -97,13 +99,6 @@ def new_z_of_all(job: Job, place: int) -> AllNewZ | None:
     at = job.places[place].at if job.site in KEY_SITES else None
     layers = sorted({head.layer for head in (*job.measured, *job.base.held)})
     return all_new_z(job.model, job.base, job.source, job.intervention, at, layers, job.plan.rows)
-
-
-def z_of(
-    job: Job, heads: Sequence[HeadId], place: int, finite: Finite, of_all: AllNewZ | None
-) -> tuple[Float[Tensor, "prompt head pos d_head"], Bool[Tensor, "prompt head pos"]]:
-    """The new z of heads of one layer for a place, and where it differs from the old z."""
-    return new_z(job.intervention, job.base, job.source, heads, job.places[place].at, finite, of_all)
 
 
 def edit_of(head: HeadId, z: Float[Tensor, "prompt width d_head"]) -> Edit:

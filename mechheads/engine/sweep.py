@@ -20,9 +20,8 @@ from mechheads.engine.proved import prompts_proved
 from mechheads.engine.report import (
     About,
     answers_are_checked,
-    describe_heads,
     describe_intervention,
-    describe_positions,
+    describe_units,
     report,
     warn_of_answers,
 )
@@ -115,9 +114,8 @@ def run_spec(inputs: Inputs, spec: Spec, about: About) -> HeadScores:
     more = {
         "intervention": describe_intervention(spec.intervention),
         "base": spec.base if isinstance(spec.prompts, PromptPairs) else None,
-        "positions": describe_positions(job),
+        **describe_units(job),
         "normalize": spec.normalize,
-        "heads": describe_heads(job),
         "interrupted": measured.interrupted,
     }
     values, extra = by_place(job.places, measured.heads)
@@ -189,10 +187,8 @@ def _counted(job: Job, ran: int) -> Plan:
 
 
 def _probe(job: Job) -> float:
-    """The estimated seconds of the sweep's heads and its proof, from running its setup and one wave of middle layers.
-
-    If weights are on disk, a wave may hold all units, so only a few of them run.
-    """
+    """The estimated seconds of the sweep's heads and its proof, from its setup and one wave of the middle layers.
+    If weights are on disk, a wave may hold all units, so only a few of them run."""
     evaluator, run, first = job.evaluator, UnitRuns(job), passes(job)[0]
     start = time.perf_counter()
     run.all_new_z(first[0])

@@ -38,13 +38,8 @@ Take = Callable[[Sequence[Any], Values], object]
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What is measured of the units of a job: how they run to their final states, and how these are read.
-
-    A unit is anything that pickles and hashes: a head and the index of a place, or a frozenset of heads.
-
-    Attributes:
-        made_by: makes the same work of the same job in another process, so it must pickle.
-    """
+    """How units of a job, which pickle and hash, run to their final states, and how these are read.
+    ``made_by`` makes the same work of the same job in another process, so it must pickle."""
 
     job: Job
     made_by: Callable[[Job], Work]
@@ -53,11 +48,8 @@ class Work:
     _proved: list[bool] = field(default_factory=list)
 
     def compute(self, batch: Batch) -> Iterator[tuple[list[Any], Values]]:
-        """The values of the units of a batch.
-
-        If Ctrl-C stops it, the waves before are yielded too, but not if they are stored: whole batches give the same
-        bits when a sweep is resumed.
-        """
+        """The values of the units of a batch; if Ctrl-C stops it, those of the waves before too, unless they are
+        stored: whole batches give the same bits when a sweep is resumed."""
         units: list[Any] = []
         carried: list[list[Tensor]] = []
         stopped = None
@@ -78,13 +70,7 @@ class Work:
 
 def effects(job: Job) -> Work:
     """The change of a job's metric under its intervention [prompt]."""
-    return Work(job, effects, UnitRuns(job), metric_of(job))
-
-
-def metric_of(job: Job) -> Read:
-    """Reads the change of the job's metric [prompt]."""
-    evaluator = job.evaluator
-    return lambda units, finals: evaluator(finals[0])
+    return Work(job, effects, UnitRuns(job), job.evaluator.of_units)
 
 
 @dataclass
@@ -97,23 +83,14 @@ class Finished:
 
 @dataclass(frozen=True)
 class Measured:
-    """The changes of a job's metric, in shares of the whole difference if the job normalises; NaN where not reached.
-
-    Attributes:
-        interrupted: whether Ctrl-C stopped the work.
-    """
+    """The changes of a job's metric, in shares of the whole difference if the job normalises; NaN where not reached."""
 
     heads: Float[np.ndarray, "layer head *group place prompt"]
     interrupted: bool
 
 
 def measure(work: Work, batches: list[Batch], *, groups: tuple[int, ...] = (), bar: str = "") -> Measured:
-    """Measure heads at places, and warn of those that were not reached or have no value.
-
-    Args:
-        groups: the shape of what is read for each prompt.
-        bar: what the progress bar says before the number of heads.
-    """
+    """Measure heads at places, ``groups`` of numbers for each prompt, and warn of those without a value."""
     job, model = work.job, work.job.model
     scale = job.evaluator.distance() if job.spec.normalize else 1.0
     found = finish(work, batches, what=f"{bar}{len(job.measured)} heads")
@@ -208,11 +185,7 @@ def _own_part(batches: list[Batch], part: tuple[int, int] | None) -> list[Batch]
 
 
 def compute(work: Work, batches: Sequence[Batch], take: Take) -> bool:
-    """Compute batches, here or by the workers of the job's limits, and take their values as they come.
-
-    Returns:
-        Whether Ctrl-C stopped the work after the batches that were in flight. In this process it is raised at once.
-    """
+    """Compute batches, here or by workers, and take their values as they come; whether Ctrl-C stopped the workers."""
     workers = work.job.spec.limits.workers
     if workers is None or not batches:
         keep_freed_memory()

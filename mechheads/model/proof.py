@@ -57,18 +57,8 @@ class NotProved(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """What was computed for one prompt.
-
-    Attributes:
-        what: what it is called in messages.
-        ids: the prompt.
-        at: the positions that were computed.
-        found: the final states there, or the values of ``reads``.
-        edits: the hooks of the plain forward pass; None for that of the object that the user holds.
-        reads: takes what is compared from the value of a hook; None compares log-probabilities.
-        unchanged: what ``found`` is without the edits.
-        run: the number of the cached run that it comes from.
-    """
+    """What was computed for one prompt at some positions: final states, or values that ``reads`` takes from a hook.
+    ``edits``: the hooks of the plain forward pass, None for that of the user's object; ``unchanged``: without them."""
 
     what: str
     ids: tuple[int, ...]
@@ -141,14 +131,8 @@ class Proofs:
         )
 
     def prove(self, more: Sequence[Claim] = (), instead: Sequence[Claim] = ()) -> bool:
-        """Prove what is open, and more claims in the same passes.
-
-        Args:
-            instead: claims that stand for open ones of the same run and length, since they share passes with ``more``.
-
-        Returns:
-            Whether every claim with an ``unchanged`` is far enough from it to show something.
-        """
+        """Prove what is open, where ``instead`` stands for claims of the same run and length, and ``more``.
+        Returns whether every claim with an ``unchanged`` is far enough from it to show something."""
         found = {(claim.run, len(claim.ids)): claim for claim in instead}
         opened = [found.get((claim.run, len(claim.ids)), claim) for claim in self._open or ()]
         claims = [*more, *dict.fromkeys(opened)]
@@ -182,11 +166,7 @@ def at_the_ends(
     lengths: Int[Tensor, " prompt"],
     more: Sequence[Sequence[int]] | None = None,
 ) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
-    """The shortest and the longest prompt of a run: index, ids, and the last position and one that is drawn.
-
-    Args:
-        more: for each prompt, positions that are compared in place of these.
-    """
+    """The shortest and longest prompt of a run: index, ids, and the last position and one drawn, or ``more``."""
     sizes, found = lengths.tolist(), []
     for i in shortest_and_longest(lengths):
         row = tuple(ids[i, : sizes[i]].tolist())
@@ -280,9 +260,7 @@ def check(
 
 def apart(ours: Float[Tensor, "position width"], theirs: Float[Tensor, "position width"], *, logits: bool) -> float:
     """The largest difference: of log-probabilities in interquartile ranges, of other values in shares of the largest.
-
-    Infinite if the widths differ, or one is finite where the other is not.
-    """
+    Infinite if the widths differ, or one is finite where the other is not."""
     if ours.shape != theirs.shape:
         return torch.inf
     mine, other = (each.detach().float().cpu().numpy() for each in (ours, theirs))

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Job, Positions, Spec, by_place, make_ready, resolve, where_reached
-from mechheads.engine.report import About, describe_heads, describe_positions, report, warn_of_answers
+from mechheads.engine.report import About, describe_units, report, warn_of_answers
 from mechheads.engine.run import new_z_of_all, passes
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.basic import Patch, Site, site_of
@@ -98,8 +98,7 @@ def attribution_patch(
     more = {
         "intervention": repr(spec.intervention),
         "base": base,
-        "positions": describe_positions(found.job),
-        "heads": describe_heads(found.job),
+        **describe_units(found.job),
         "steps": steps,
     }
     values, extra = by_place(found.job.places, found.values)
@@ -110,12 +109,7 @@ def attribution_patch(
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """The estimate for every head, with the runs it was computed from.
-
-    Attributes:
-        values: NaN for heads that were not requested, and for prompts that do not have the place.
-        job: the prepared runs.
-    """
+    """The estimate for every head, with the runs it was computed from; NaN for other heads, and without the place."""
 
     values: Float[np.ndarray, "layer head place prompt"]
     job: Job

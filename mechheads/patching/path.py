@@ -25,7 +25,7 @@ from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver, Sender, check_
 from mechheads.engine.job import Inputs, Job, Positions, Spec, Unit, by_place, make_ready, resolve
 from mechheads.engine.plan import batches_at_least
 from mechheads.engine.proved import edits_of_path, zero_of
-from mechheads.engine.report import About, describe_heads, describe_positions, report, warn_of_answers
+from mechheads.engine.report import About, describe_units, report, warn_of_answers
 from mechheads.engine.run import NewValues, UnitRuns, taken, waves
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import Measured, Work, measure
@@ -195,30 +195,20 @@ def _run(inputs: Inputs, spec: Spec, question: _Question) -> HeadScores:
 
 
 def _result(job: Job, question: _Question, measured: Measured) -> HeadScores:
-    """The scores of what was measured, with their provenance."""
-    one = question.kind == "path_patch"
-    values = measured.heads
+    """The scores of what was measured, by place for one group of receivers, else by receiver, with their provenance."""
+    if question.kind == "path_patch":
+        values, extra = by_place(job.places, measured.heads[..., 0, :, :])
+    else:
+        values, extra = measured.heads[..., 0, :], {"receiver": question.receivers}
     more = {
         "direction": "noising" if job.spec.base == "clean" else "denoising",
         "mlps": question.mlps,
-        "positions": describe_positions(job),
-        "senders": describe_heads(job),
+        **describe_units(job, "senders"),
         "interrupted": measured.interrupted,
         "receivers": question.receivers,
         "normalize": job.spec.normalize,
     }
-    extra = by_place(job.places, values)[1] if one else {"receiver": question.receivers}
-    about = About(question.name, question.kind, share="share of the difference", extra=extra, more=more)
-    return report(job, _by_label(job, question, values), about)
-
-
-def _by_label(
-    job: Job, question: _Question, values: Float[np.ndarray, "*node group place prompt"]
-) -> Float[np.ndarray, "*found prompt"]:
-    """The values in the shape of a result: by place for one group of receivers, else by receiver."""
-    if question.kind == "path_patch":
-        return by_place(job.places, values[..., 0, :, :])[0]
-    return values[..., 0, :]
+    return report(job, values, About(question.name, question.kind, "share of the difference", extra, more))
 
 
 def path_effects(job: Job, *, groups: Sequence[Group], mlps: MLPs) -> Work:

@@ -26,13 +26,8 @@ if TYPE_CHECKING:
 
 
 class LayerStore:
-    """One tensor for each layer, [prompt, ...], added part by part along the prompts.
-
-    Args:
-        layers, prompts: the numbers of layers and prompts. In memory, all layers share one allocation, so that stored
-            tensors do not fragment the memory that temporary tensors use.
-        on_disk: store the parts in a temporary folder instead, which is removed with the store.
-    """
+    """One tensor for each layer, [prompt, ...], added part by part along the prompts, in one allocation or on disk.
+    On disk, the parts are in a temporary folder, which is removed with the store."""
 
     def __init__(self, layers: int, prompts: int, on_disk: bool = False) -> None:
         self._layers, self._prompts = layers, prompts

@@ -23,7 +23,7 @@ from mechheads.engine.cached_runs import Given, Held
 from mechheads.engine.dispatch import Values
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, Unit, make_ready
-from mechheads.engine.report import describe_given, describe_heads
+from mechheads.engine.report import describe_given
 from mechheads.engine.run import UnitRuns, batches
 from mechheads.engine.work import Finished, Work, finish
 from mechheads.heads import HeadId, Heads
@@ -169,7 +169,7 @@ def measure(jobs: Sequence[SafetyJob]) -> list[Measured]:
                 done += len(finished.values)
                 stop_if(finished.interrupted)
     interrupts.warn(f"{done} of {len(sweeps[0].heads) * len(jobs)} heads")
-    heads = "all" if first.heads is None else describe_heads(sweeps[0])
+    heads = "all" if sweeps[0].spec.heads is None else [str(head) for head in sweeps[0].heads]
     about = {"heads": heads, "interrupted": interrupts.interrupted}
     return [replace(measured, provenance=make_provenance(measured.provenance, about)) for measured in every]
 
