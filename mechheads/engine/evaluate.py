@@ -48,6 +48,10 @@ class Reading:
         """How many blocks run for a change in a layer."""
         return self.blocks - layer if layer < self.ahead else 0
 
+    def cost_of(self, unit: tuple[HeadId, int] | frozenset[HeadId]) -> int:
+        """How many blocks a unit, or a set of heads that change together, runs."""
+        return self.cost(min(head.layer for head in (unit if isinstance(unit, frozenset) else unit[:1])))
+
     def reached_by(self, nodes: tuple[HeadId, ...]) -> tuple[HeadId, ...]:
         """The heads that can change what is read."""
         found = tuple(node for node in nodes if node.layer < self.ahead)

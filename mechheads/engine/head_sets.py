@@ -51,7 +51,7 @@ class _SetRun:
     def edits(self, unit: Set[HeadId], prompt: int, entry: int = 0) -> list[proved.PlainHook]:
         """The hooks that change a set in a plain forward pass of a prompt."""
         n = int(self.job.tokens.on_cpu.lengths[prompt])
-        return [proved.edit(self.job, "z", head, self.z[head.layer][prompt, head.head, :n]) for head in unit]
+        return [proved.edit(self.job.model, "z", head, self.z[head.layer][prompt, head.head, :n]) for head in unit]
 
     def zeroed(self) -> _SetRun:
         """The same sets with z set to zero."""

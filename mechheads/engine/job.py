@@ -174,9 +174,10 @@ class Job(Wrapped):
         base: the base run; ``source``: the source run, None for plain prompts.
         heads, places: what is changed, one head at one place at a time.
         site: the activation that the intervention replaces.
-        at: the positions that the metric reads.
+        at: the positions that the metric reads; ``at_on_cpu``: where windows are made.
         reading: what the metric reads there, and how far runs go for it.
-        answers: which of ``answer`` and ``wrong`` the metric uses.
+        measured: the heads that run. The others come too late to change what the metric reads, so their effect is 0.
+        answers: which of ``answer`` and ``wrong`` the metric uses, if no heads are ablated all the time.
         starts: for each place, the first position that changes in each prompt.
         plan: the cost of the sweep.
         seconds: the time that the cached runs took.
@@ -195,7 +196,9 @@ class Job(Wrapped):
     places: tuple[Place, ...]
     site: Site
     at: Int[Tensor, "prompt position"]
+    at_on_cpu: Int[Tensor, "prompt position"]
     reading: Reading
+    measured: tuple[HeadId, ...]
     answers: frozenset[str]
     starts: tuple[Int[Tensor, " prompt"], ...]
     plan: Plan
@@ -225,11 +228,6 @@ class Job(Wrapped):
     def tokens(self) -> Tokens:
         return self.base.tokens
 
-    @property
-    def clean(self) -> HeadCache:
-        """The run of the clean prompts; for plain prompts, their only run."""
-        return self.source if self.source is not None and self.spec.base == "corrupted" else self.base
-
     def window(self, start: Int[Tensor, " prompt"], rows: slice | Int[Tensor, " row"] = slice(None)) -> Window:
         """The positions that are computed of some prompts if changes start here, with a row for each prompt."""
         pos, at = self.tokens.ids.shape[1], self.at_on_cpu[rows]
@@ -240,24 +238,9 @@ class Job(Wrapped):
         return Wave(self.base, rows, window, self.reading, self.evaluator.base_states[rows])
 
     @cached_property
-    def at_on_cpu(self) -> Int[Tensor, "prompt position"]:
-        """The positions that the metric reads, where windows are made."""
-        return read_positions(self.spec.metric, self.tokens.on_cpu)[0]
-
-    @property
-    def measured(self) -> tuple[HeadId, ...]:
-        """The heads that run. The others come too late to change what the metric reads, so their effect is 0."""
-        return self.reading.reached_by(self.heads)
-
-    @cached_property
     def evaluator(self) -> Evaluator:
         """The metric of final states, compared with the base run."""
         return Evaluator(self.spec.metric, self.base, self.source, self.spec.limits)
-
-    def cost(self, unit: Unit | frozenset[HeadId]) -> int:
-        """How many blocks a unit, or a set of heads that change together, runs."""
-        heads = unit if isinstance(unit, frozenset) else unit[:1]
-        return self.reading.cost(min(head.layer for head in heads))
 
     def intervening(self, intervention: Intervention, store: Store = NO_STORE) -> Job:
         """The same job with another intervention, which may only need activations that are already cached."""
@@ -353,24 +336,29 @@ def make_ready(
     if not heads:
         raise ValueError("heads names only heads that given ablates already; name another, or leave heads out")
     runs = CachedRuns(model, spec.prompts) if runs is None else runs
-    tokens, _ = runs.sides(spec.base)
-    at, _ = read_positions(spec.metric, tokens)
+    tokens, other = runs.sides(spec.base)
+    at, read = (read_positions(spec.metric, each)[0] for each in (tokens, tokens.on_cpu))
     places = find_places(spec.positions, tokens)
     reading = Reading.of(spec.metric, model, tokens.ids.shape[1])
     reached = reading.reached_by(heads)
     answers = try_metric(spec.metric, tokens, reading.width)
+    answers = frozenset() if held else answers
     ledger = _ledger_of(model, spec, runs, heads, store)
     start = time.perf_counter()
     if held:
         runs = runs_given(runs, spec.held, spec.base, spec.limits)
-    base, source = _cache(model, spec, runs, (*(() if site == "z" else (site,)), *sites), at.shape[1] * reading.width)
-    base.claim(None if reading.activation else read_positions(spec.metric, tokens.on_cpu)[0])
+    needed = (*needs_of(spec.intervention), *(("z",) if held else ()))
+    wanted = {"clean" if other is None else spec.base: ("z", *_resumed(model), *needed, *({site} - {"z"}), *sites)}
+    wanted |= {} if other is None else {other_side(spec.base): needed or ("z",)}
+    least = least_in_flight(model, tokens, at.shape[1] * reading.width, spec.limits)
+    base, *sources = runs.both(wanted, spec.limits, runs.bytes(wanted) + least > spec.limits.memory)
+    source = sources[0] if sources else None
+    base.claim(None if reading.activation else read)
     if source is not None:
         source.claim()
     seconds = time.perf_counter() - start
     starts = tuple(_first_change(spec.intervention, site, place, base, source, heads) for place in places)
     layout, pos, on_disk = layout_of(model), tokens.ids.shape[1], model.backend.on_disk is not None
-    read = read_positions(spec.metric, tokens.on_cpu)[0]
     windows = [Window.from_start(first, read, layout, pos) for first in starts]
     may_pack = layout == "queries" and len(places) == 1 and not on_disk  # weights on disk would be read for each row
     packing = Packing.find(tokens.on_cpu.ids, windows[0]) if may_pack else None
@@ -383,9 +371,8 @@ def make_ready(
             "use less memory"
         )
     plan = _as_before(plan, ledger, "waves")
-    return Job(
-        model, spec, runs, base, source, heads, places, site, at, reading, answers, starts, plan, seconds, ledger
-    )
+    of_metric = at, read, reading, reached, answers
+    return Job(model, spec, runs, base, source, heads, places, site, *of_metric, starts, plan, seconds, ledger)
 
 
 def _as_before(plan: Plan, ledger: Ledger | None, name: str) -> Plan:
@@ -412,20 +399,6 @@ def _ledger_of(model: Model, spec: Spec, runs: CachedRuns, heads: Sequence[HeadI
         base=spec.base,
         **({"given": [(str(head), rule) for head, rule in spec.held]} if spec.held else {}),
     )
-
-
-def _cache(
-    model: Model, spec: Spec, runs: CachedRuns, more: Sequence[str], read: int
-) -> tuple[HeadCache, HeadCache | None]:
-    """The base run, which keeps these sites too, and for pairs the source run."""
-    tokens, other = runs.sides(spec.base)
-    needed = (*needs_of(spec.intervention), *(("z",) if spec.held else ()))
-    kept = ("z", *_resumed(model), *needed, *more)
-    side = spec.base if other is not None else "clean"
-    sites = {side: kept} | ({} if other is None else {other_side(side): needed or ("z",)})
-    least = least_in_flight(model, tokens, read, spec.limits)
-    base, *source = runs.both(sites, spec.limits, runs.bytes(sites) + least > spec.limits.memory)
-    return base, source[0] if source else None
 
 
 def _resumed(model: Model) -> tuple[str, ...]:

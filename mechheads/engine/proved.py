@@ -20,10 +20,10 @@ from mechheads.engine.frozen_heads import MLPs, Receiver
 from mechheads.engine.job import Job
 from mechheads.heads import HeadId, Node, kv_head
 from mechheads.interventions.basic import Patch, Zero
-from mechheads.interventions.new_z import Finite, apply
 from mechheads.metrics.base import read_positions
+from mechheads.model.model import Model
 from mechheads.model.proof import Claim, PlainHook, at_the_ends
-from mechheads.runs.head_cache import KEY_SITES
+from mechheads.runs.head_cache import KEY_SITES, HeadCache
 
 
 @runtime_checkable
@@ -52,10 +52,13 @@ def prove_wave(
     size = torch.stack([(each - job.evaluator.base_states).flatten(2).float().norm(dim=-1) for each in finals])
     size = size.nan_to_num(0)
     entry, unit, prompt = (int(i) for i in torch.unravel_index(size.argmax(), size.shape))
-    claim = _claim(job, run, units[unit], prompt, entry, finals[entry][unit, prompt])
-    beside = job.base.claims_of(prompt, claim.at if claim.reads is None else None)
+    claims = [_claim(job, run, units[unit], prompt, entry, finals[entry][unit, prompt])]
+    beside = job.base.claims_of(prompt, claims[0].at if claims[0].reads is None else None)
     beside += [] if job.source is None else job.source.claims_of(prompt)
-    if not proofs.prove([claim, *_of_the_source(job, units[unit], prompt)], beside):
+    patched = isinstance(job.intervention, Patch) and isinstance(units[unit], tuple) and not job.base.held
+    if job.source is not None and patched:
+        claims.append(_of_site(job.source, job.site, units[unit][0], prompt))
+    if not proofs.prove(claims, beside):
         zeroed = run.zeroed()
         proofs.prove([_claim(job, zeroed, units[unit], prompt, entry, zeroed([units[unit]])[entry][0, prompt])])
 
@@ -83,7 +86,7 @@ def _claim(job: Job, run: Provable, unit: Any, prompt: int, entry: int, states: 
         )
         found = found[:, :n] if activation.site == "pattern" else found
         unchanged = unchanged[:, :n] if activation.site == "pattern" else unchanged
-    held = [edit(job, "z", head, job.base.z[head][prompt, :n]) for head in job.base.held]
+    held = [edit(job.model, "z", head, job.base.z[head][prompt, :n]) for head in job.base.held]
     ids = tuple(job.tokens.on_cpu.ids[prompt, :n].tolist())
     what = f"what the engine gives for prompt {prompt} with {_named(unit)} changed"
     places = tuple(at[prompt][mask[prompt]].tolist())
@@ -94,17 +97,15 @@ def _named(unit: Any) -> str:
     return str(unit[0]) if isinstance(unit, tuple) else f"{len(unit)} heads"
 
 
-def _of_the_source(job: Job, unit: Any, prompt: int) -> list[Claim]:
-    """That the patched values are those of a plain forward pass of the source prompt."""
-    if job.source is None or not isinstance(job.intervention, Patch) or not isinstance(unit, tuple) or job.base.held:
-        return []
-    head, site, n = unit[0], job.site, int(job.source.tokens.on_cpu.lengths[prompt])
-    ids = tuple(job.source.tokens.on_cpu.ids[prompt, :n].tolist())
-    value = job.source.site(site)[head][prompt, :n]
-    index = kv_head(head.head, job.model.n_heads, job.model.n_kv_heads) if site in KEY_SITES else head.head
-    reads = (job.model.hook_name(site, head.layer), _taken(site, index))
+def _of_site(run: HeadCache, site: str, head: HeadId, prompt: int) -> Claim:
+    """That a head's values in a run are those of a plain forward pass of the prompt, from which others are patched."""
+    model, n = run.need_model(), int(run.tokens.on_cpu.lengths[prompt])
+    ids = tuple(run.tokens.on_cpu.ids[prompt, :n].tolist())
+    index = kv_head(head.head, model.n_heads, model.n_kv_heads) if site in KEY_SITES else head.head
+    reads = (model.hook_name(site, head.layer), _taken(site, index))
+    value = run.site(site)[head][prompt, :n]
     found = value[:, :n] if site == "pattern" else value
-    return [Claim(f"{site} of {head} in the source run of prompt {prompt}", ids, tuple(range(n)), found, (), reads)]
+    return Claim(f"{site} of {head} in the source run of prompt {prompt}", ids, tuple(range(n)), found, (), reads)
 
 
 def _taken(site: str, head: int) -> Callable[[Tensor], Tensor]:
@@ -119,28 +120,10 @@ def _put(value: Tensor, site: str, head: int, new: Tensor, at: Tensor | None) ->
     return value
 
 
-def edit(job: Job, site: str, head: HeadId, new: Tensor, at: Tensor | None = None) -> PlainHook:
-    index = kv_head(head.head, job.model.n_heads, job.model.n_kv_heads) if site in KEY_SITES else head.head
-    return job.model.hook_name(site, head.layer), partial(_put, site=site, head=index, new=new, at=at)
-
-
-def edit_of_head(
-    job: Job, head: HeadId, place: int, prompt: int, z: Callable[[], Float[Tensor, "prompt pos d"]]
-) -> PlainHook:
-    """The hook that gives a head its new activation in one prompt; for a new k or v that others share, its z."""
-    n, site, model = int(job.tokens.on_cpu.lengths[prompt]), job.site, job.model
-    read = job.reading.activation
-    shared = site in KEY_SITES and model.n_kv_heads < model.n_heads and (read is None or read.head != head)
-    if site == "z" or shared:
-        return edit(job, "z", head, z()[prompt, :n])
-    at, finite = job.places[place].at, Finite(job.intervention)
-    first = (
-        HeadId(head.layer, head.head - head.head % (model.n_heads // model.n_kv_heads)) if site in KEY_SITES else head
-    )
-    old = job.base.site(site)[head]
-    new = apply(job.intervention, old[:, None], [first], job.base, job.source, finite)[prompt, 0]
-    new = new[:n, :n] if site == "pattern" else new[:n]
-    return edit(job, site, head, new, None if at is None else at[prompt, :n])
+def edit(model: Model, site: str, head: HeadId, new: Tensor, at: Tensor | None = None) -> PlainHook:
+    """The hook that gives a head a new activation in one prompt, at some positions or all."""
+    index = kv_head(head.head, model.n_heads, model.n_kv_heads) if site in KEY_SITES else head.head
+    return model.hook_name(site, head.layer), partial(_put, site=site, head=index, new=new, at=at)
 
 
 def zero_of(job: Job) -> Job:
@@ -155,7 +138,7 @@ def edits_of_path(
     Receivers are ``group``, None for the logits; ``sender`` are the hooks that change the sender."""
     model, n = job.model, int(job.tokens.on_cpu.lengths[prompt])
     ids = job.tokens.ids[prompt : prompt + 1, :n]
-    held = [edit(job, "z", head, job.base.z[head][prompt, :n]) for head in job.base.held]
+    held = [edit(job.model, "z", head, job.base.z[head][prompt, :n]) for head in job.base.held]
     sites = ("z", "mlp_out") if mlps == "frozen" else ("z",)
     names = [model.hook_name(site, layer) for layer in range(model.n_layers) for site in sites]
     base = _recorded(job, ids, held, names)
@@ -174,7 +157,7 @@ def edits_of_path(
             value = arrived[of_receivers[receiver]]
             if isinstance(node, HeadId):
                 index = kv_head(node.head, model.n_heads, model.n_kv_heads) if receiver.site in KEY_SITES else node.head
-                own.append(edit(job, receiver.site, node, value[0, :, index]))
+                own.append(edit(model, receiver.site, node, value[0, :, index]))
             else:
                 own.append((of_receivers[receiver], partial(_give, new=value)))
         grouped = model.n_kv_heads < model.n_heads and any(receiver.site in KEY_SITES for receiver in receivers)
@@ -182,7 +165,7 @@ def edits_of_path(
         if isinstance(node, HeadId) and grouped:
             name = model.hook_name("z", node.layer)
             z = _recorded(job, ids, [*held, *edits, *own], [name])[name]
-            own = [edit(job, "z", node, z[0, :, node.head])]
+            own = [edit(model, "z", node, z[0, :, node.head])]
         edits += own
     return edits
 

@@ -36,11 +36,14 @@ class About:
     extra: Mapping[str, Sequence[Label]] | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
     exact: bool = True
+    units: str = "heads"
 
 
 def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], about: About) -> HeadScores:
     """Means over prompts with intervals, and p values where the kind has a test and the metric a null."""
     spec, metric = job.spec, MetricInfo.of(job.spec.metric)
+    positions = spec.positions if isinstance(spec.positions, str) else list(spec.positions)
+    units = "all" if spec.heads is None else [str(head) for head in job.heads]
     base, given = job.evaluator.base_value.cpu().numpy(), describe_given(spec.held)
     if metric.bounds == (None, None) and not metric.share and _only_0_and_1(base, values):
         warn(
@@ -60,7 +63,8 @@ def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], abou
         rounding=None if spec.normalize else rounding_of(values, base),
         provenance=make_provenance(
             job.model,
-            {"metric": metric.name, "prompts": job, "n_prompts": len(job.tokens), "seed": spec.seed},
+            {"metric": metric.name, "prompts": job.fingerprint(), "n_prompts": len(job.tokens), "seed": spec.seed},
+            {"positions": positions, about.units: units},
             about.more,
             given,
         ),
@@ -83,15 +87,6 @@ def describe_given(held: Held) -> dict[str, dict[str, str]]:
     return {"given": {str(head): describe_intervention(rule) for head, rule in held}} if held else {}
 
 
-def describe_units(job: Job, name: str = "heads") -> dict[str, Any]:
-    """The requested positions, and the heads under this name, as the provenance stores them."""
-    positions = job.spec.positions
-    return {
-        "positions": positions if isinstance(positions, str) else list(positions),
-        name: "all" if job.spec.heads is None else [str(head) for head in job.heads],
-    }
-
-
 _MUCH_MORE_LIKELY = 10.0
 _SHOWN = 3
 _PROMPT_SHOWN = 60
@@ -106,8 +101,9 @@ class AnswerWarning(UserWarning):
 def warn_of_answers(job: Job) -> None:
     """Warn if the clean run contradicts the given answers, which give numbers that look plausible.
     Either an answer lacks its leading space, or the model prefers the wrong answer."""
-    clean, tokenizer, tokens = job.clean, job.model.tokenizer, job.clean.tokens.on_cpu
-    if not answers_are_checked(job) or tokens.answer is None:
+    clean = job.source if job.source is not None and job.spec.base == "corrupted" else job.base
+    tokenizer, tokens = job.model.tokenizer, clean.tokens.on_cpu
+    if "answer" not in job.answers or tokens.answer is None:
         return
     spaced = tokens.answer if tokenizer is None else _with_space(tokens.answer, tokenizer)
     columns = torch.stack([tokens.answer, tokens.answer if tokens.wrong is None else tokens.wrong, spaced], dim=1)
@@ -132,10 +128,6 @@ def warn_of_answers(job: Job) -> None:
             "answer= and wrong=",
             AnswerWarning,
         )
-
-
-def answers_are_checked(job: Job) -> bool:
-    return "answer" in job.answers and job.clean.tokens.on_cpu.answer is not None and not job.spec.held
 
 
 def _with_space(answer: Int[Tensor, " prompt"], tokenizer: Any) -> Int[Tensor, " prompt"]:

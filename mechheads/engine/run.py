@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -12,11 +11,11 @@ from torch import Tensor
 
 from mechheads.engine import proved
 from mechheads.engine.dispatch import Batch
-from mechheads.engine.job import Job, Unit
+from mechheads.engine.job import Job, Place, Unit
 from mechheads.engine.rows import Packed, shared_start
 from mechheads.engine.wavefront import Edit
 from mechheads.heads import HeadId
-from mechheads.interventions.new_z import AllNewZ, Finite, all_new_z, first_change, new_z
+from mechheads.interventions.new_z import AllNewZ, Finite, all_new_z, apply, first_change, new_z
 from mechheads.model.parts import moved
 from mechheads.model.proof import PlainHook
 from mechheads.runs.head_cache import KEY_SITES
@@ -34,7 +33,15 @@ class UnitRuns:
 
     def __call__(self, units: Sequence[Unit]) -> list[Float[Tensor, "unit prompt position d_model"]]:
         """The final states at the read positions, as the only entry."""
-        return [carry(self.job, *self.changes(units))]
+        job, (changes, first) = self.job, self.changes(units)
+        if job.plan.groups is not None:
+            return [_carry_packed(job, changes, first, job.plan.groups)]
+        parts = []
+        for begin in range(0, len(job.tokens), job.plan.rows):
+            rows = slice(begin, begin + job.plan.rows)
+            wave = job.wave(rows, job.window(first, rows))
+            parts.append(wave.run([[edit_of(*new) for new in unit] for unit in taken(changes, wave.take)]))
+        return [torch.cat(parts, dim=1)]
 
     def changes(self, units: Sequence[Unit]) -> tuple[list[NewValues], Int[Tensor, " prompt"]]:
         """What each unit changes, and the first position that any of them changes, on the CPU."""
@@ -54,16 +61,21 @@ class UnitRuns:
         return [[(member, *found[member, place]) for member in job.members(head)] for head, place in units], first
 
     def edits(self, unit: Unit, prompt: int, entry: int = 0) -> list[PlainHook]:
-        """The hooks that change a unit in a plain forward pass of a prompt."""
-        head, place = unit
-        of_members = {member: (values, index) for member, values, index in self.changes([unit])[0][0]}
-
-        def z(member: HeadId) -> Tensor:
-            values, index = of_members[member]
-            return values[:, :, index]
-
-        members = self.job.members(head)
-        return [proved.edit_of_head(self.job, member, place, prompt, partial(z, member)) for member in members]
+        """The hooks that change a unit in a plain forward pass of a prompt; a k or v that heads share, as its z."""
+        job, model, site, read = self.job, self.job.model, self.job.site, self.job.reading.activation
+        n, at, edits = int(job.tokens.on_cpu.lengths[prompt]), job.places[unit[1]].at, list[PlainHook]()
+        grouped, finite = site in KEY_SITES and model.n_kv_heads < model.n_heads, Finite(job.intervention)
+        for head, values, index in self.changes([unit])[0][0]:
+            if site == "z" or (grouped and (read is None or read.head != head)):
+                edits.append(proved.edit(model, "z", head, values[prompt, :n, index]))
+                continue
+            shared = HeadId(head.layer, head.head - head.head % (model.n_heads // model.n_kv_heads))
+            old = job.base.site(site)[head][:, None]
+            named = [shared if site in KEY_SITES else head]
+            new = apply(job.intervention, old, named, job.base, job.source, finite)[prompt, 0, :n]
+            new = new[:, :n] if site == "pattern" else new
+            edits.append(proved.edit(model, site, head, new, None if at is None else at[prompt, :n]))
+        return edits
 
     def zeroed(self) -> UnitRuns:
         """The same units with z set to zero."""
@@ -106,20 +118,6 @@ def edit_of(head: HeadId, z: Float[Tensor, "prompt width d_head"]) -> Edit:
     return Edit(head.layer, "z", head.head, z)
 
 
-def carry(
-    job: Job, units: Sequence[NewValues], first: Int[Tensor, " prompt"]
-) -> Float[Tensor, "unit prompt position d_model"]:
-    """The final states at the read positions, of units that change this."""
-    if job.plan.groups is not None:
-        return _carry_packed(job, units, first, job.plan.groups)
-    parts = []
-    for begin in range(0, len(job.tokens), job.plan.rows):
-        rows = slice(begin, begin + job.plan.rows)
-        wave = job.wave(rows, job.window(first, rows))
-        parts.append(wave.run([[edit_of(*new) for new in unit] for unit in taken(units, wave.take)]))
-    return torch.cat(parts, dim=1)
-
-
 def _carry_packed(
     job: Job, units: Sequence[NewValues], first: Int[Tensor, " prompt"], groups: Sequence[Sequence[int]]
 ) -> Float[Tensor, "unit prompt position d_model"]:
@@ -158,21 +156,21 @@ def _rounding(z: Float[Tensor, "prompt shared d_head"]) -> float:
 def batches(job: Job) -> list[Batch]:
     """All units of a job in batches: waves whose logits are computed together, because small products are slow."""
     made = []
-    for places in passes(job):
-        every, size = [tuple(wave) for wave in waves(job, places, job.plan.stack)], job.plan.joined
+    for places in passes(job.places, job.site):
+        every, size = [tuple(wave) for wave in waves(job.measured, places, job.plan.stack)], job.plan.joined
         made += [Batch(tuple(every[start : start + size])) for start in range(0, len(every), size)]
     return made
 
 
-def passes(job: Job) -> list[tuple[int, ...]]:
+def passes(places: Sequence[Place], site: str) -> list[tuple[int, ...]]:
     """Places that share the same new z. Keys and values need one pass per place: they change z at all later tokens."""
-    places = tuple(range(len(job.places)))
-    return [(place,) for place in places] if job.site in KEY_SITES else [places]
+    every = tuple(range(len(places)))
+    return [(place,) for place in every] if site in KEY_SITES else [every]
 
 
-def waves(job: Job, places: Iterable[int], stack: int) -> Iterator[list[Unit]]:
+def waves(measured: Sequence[HeadId], places: Iterable[int], stack: int) -> Iterator[list[Unit]]:
     """The heads of each wave: ``stack`` of them in layer order, at one place."""
-    heads = sorted(job.measured)
+    heads = sorted(measured)
     for place in places:
         for start in range(0, len(heads), stack):
             yield [(head, place) for head in heads[start : start + stack]]

@@ -19,9 +19,7 @@ from mechheads.engine.plan import Counts, Plan, bytes_read_by_waves, counted, re
 from mechheads.engine.proved import prompts_proved
 from mechheads.engine.report import (
     About,
-    answers_are_checked,
     describe_intervention,
-    describe_units,
     report,
     warn_of_answers,
 )
@@ -114,7 +112,6 @@ def run_spec(inputs: Inputs, spec: Spec, about: About) -> HeadScores:
     more = {
         "intervention": describe_intervention(spec.intervention),
         "base": spec.base if isinstance(spec.prompts, PromptPairs) else None,
-        **describe_units(job),
         "normalize": spec.normalize,
         "interrupted": measured.interrupted,
     }
@@ -181,7 +178,7 @@ def _counted(job: Job, ran: int) -> Plan:
         proved=sum(map(len, proved)),
         proofs=len(proved),
         columns=job.evaluator.columns,
-        checked=len(job.tokens) if answers_are_checked(job) else 0,
+        checked=len(job.tokens) if "answer" in job.answers else 0,
     )
     return counted(job.plan, job.base, job.reading, job.site, windows, packing, counts)
 
@@ -189,12 +186,12 @@ def _counted(job: Job, ran: int) -> Plan:
 def _probe(job: Job) -> float:
     """The estimated seconds of the sweep's heads and its proof, from its setup and one wave of the middle layers.
     If weights are on disk, a wave may hold all units, so only a few of them run."""
-    evaluator, run, first = job.evaluator, UnitRuns(job), passes(job)[0]
+    evaluator, run, every = job.evaluator, UnitRuns(job), passes(job.places, job.site)
     start = time.perf_counter()
-    run.all_new_z(first[0])
-    altering = (time.perf_counter() - start) * len(passes(job))
-    every = list(waves(job, first, job.plan.stack))
-    plan, on_disk, units = job.plan, job.model.backend.on_disk, every[len(every) // 2]
+    run.all_new_z(every[0][0])
+    altering = (time.perf_counter() - start) * len(every)
+    tried = list(waves(job.measured, every[0], job.plan.stack))
+    plan, on_disk, units = job.plan, job.model.backend.on_disk, tried[len(tried) // 2]
     if on_disk is not None:
         units = units[:: math.ceil(len(units) / _TRIED_ON_DISK)]
     start, read = time.perf_counter(), 0.0 if on_disk is None else on_disk.seconds
@@ -205,4 +202,4 @@ def _probe(job: Job) -> float:
     computing = spent if on_disk is None else spent - (on_disk.seconds - read)
     of_a_unit = plan.width * (plan.prompts if plan.groups is None else len(plan.groups))
     proving = job.model.n_layers * sum(map(len, prompts_proved(job))) / of_a_unit
-    return job.seconds + altering + reading + computing * (plan.blocks + proving) / sum(map(job.cost, units))
+    return job.seconds + altering + reading + computing * (plan.blocks + proving) / sum(map(job.reading.cost_of, units))

@@ -125,11 +125,11 @@ def finish(work: Work, batches: list[Batch], *, what: str) -> Finished:
     units = [unit for batch in batches for unit in batch.units]
     stored = {} if job.ledger is None else job.ledger.finished()
     for unit in units:
-        if (values := stored.get(unit_key(job, unit))) is not None:
+        if (values := stored.get(unit_key(unit, job.ledger_suffix))) is not None:
             found.values[unit] = values
     bar = Bar(
-        total=sum(map(job.cost, units)),
-        initial=sum(map(job.cost, found.values)),
+        total=sum(map(job.reading.cost_of, units)),
+        initial=sum(map(job.reading.cost_of, found.values)),
         leave=False,
         desc=what,
         bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} to go",
@@ -138,10 +138,10 @@ def finish(work: Work, batches: list[Batch], *, what: str) -> Finished:
     def take(units: Sequence[Any], values: Values) -> None:
         new = {unit: value for unit, value in zip(units, values, strict=True) if unit not in found.values}
         if job.ledger is not None:
-            kept = job.ledger.commit({unit_key(job, unit): value for unit, value in new.items()})
-            new = {unit: kept[unit_key(job, unit)] for unit in new}
+            kept = job.ledger.commit({unit_key(unit, job.ledger_suffix): value for unit, value in new.items()})
+            new = {unit: kept[unit_key(unit, job.ledger_suffix)] for unit in new}
         found.values |= new
-        bar.update(sum(map(job.cost, new)))
+        bar.update(sum(map(job.reading.cost_of, new)))
 
     left = [batch for batch in batches if not found.values.keys() >= set(batch.units)]
     with until_interrupted() as interrupts, bar:
@@ -166,8 +166,9 @@ def _repeat(work: Work, batches: Sequence[Batch], stored: Mapping[Any, np.ndarra
             off = float(np.abs(now - stored[unit]).max(initial=0.0))
             raise ValueError(
                 f"store: {job.ledger and job.ledger.path} holds other numbers than are computed now: the values of "
-                f"{unit_key(job, unit)} differ by up to {off:.3g}. Something has changed that the file does not know, "
-                "such as a hook, a weight, or a global that a function reads; undo it, or give another path"
+                f"{unit_key(unit, job.ledger_suffix)} differ by up to {off:.3g}. Something has changed that the file "
+                "does not know, such as a hook, a weight, or a global that a function reads; undo it, or give another "
+                "path"
             )
 
 
@@ -198,9 +199,9 @@ def compute(work: Work, batches: Sequence[Batch], take: Take) -> bool:
     return by_workers(workers, setup, batches, lambda index, values: take(batches[index].units, values))
 
 
-def unit_key(job: Job, unit: tuple[object, int]) -> str:
+def unit_key(unit: tuple[object, int], suffix: str) -> str:
     """The name of a unit in a ledger."""
-    return f"{unit[0]} {unit[1]}{job.ledger_suffix}"
+    return f"{unit[0]} {unit[1]}{suffix}"
 
 
 @dataclass(frozen=True)

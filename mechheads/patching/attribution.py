@@ -23,7 +23,7 @@ from torch import Tensor
 
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Job, Positions, Spec, by_place, make_ready, resolve, where_reached
-from mechheads.engine.report import About, describe_units, report, warn_of_answers
+from mechheads.engine.report import About, report, warn_of_answers
 from mechheads.engine.run import new_z_of_all, passes
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.basic import Patch, Site, site_of
@@ -98,7 +98,6 @@ def attribution_patch(
     more = {
         "intervention": repr(spec.intervention),
         "base": base,
-        **describe_units(found.job),
         "steps": steps,
     }
     values, extra = by_place(found.job.places, found.values)
@@ -155,7 +154,7 @@ def _along(job: Job, gradients: Gradients) -> Float[np.ndarray, "layer head plac
     model, base, site = job.model, job.base, site_of(job.intervention)
     values = np.full((model.n_layers, model.n_heads, len(job.places), len(job.tokens)), np.nan)
     of_keys = site in KEY_SITES  # a new key or value at one place changes z at every later token
-    for places in passes(job):
+    for places in passes(job.places, job.site):
         of_all = new_z_of_all(job, places[0])
         for layer in gradients.layers:
             heads = [head.head for head in job.heads if head.layer == layer]

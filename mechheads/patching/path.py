@@ -25,7 +25,7 @@ from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver, Sender, check_
 from mechheads.engine.job import Inputs, Job, Positions, Spec, Unit, by_place, make_ready, resolve
 from mechheads.engine.plan import batches_at_least
 from mechheads.engine.proved import edits_of_path, zero_of
-from mechheads.engine.report import About, describe_units, report, warn_of_answers
+from mechheads.engine.report import About, report, warn_of_answers
 from mechheads.engine.run import NewValues, UnitRuns, taken, waves
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import Measured, Work, measure
@@ -203,12 +203,12 @@ def _result(job: Job, question: _Question, measured: Measured) -> HeadScores:
     more = {
         "direction": "noising" if job.spec.base == "clean" else "denoising",
         "mlps": question.mlps,
-        **describe_units(job, "senders"),
         "interrupted": measured.interrupted,
         "receivers": question.receivers,
         "normalize": job.spec.normalize,
     }
-    return report(job, values, About(question.name, question.kind, "share of the difference", extra, more))
+    about = About(question.name, question.kind, "share of the difference", extra, more, units="senders")
+    return report(job, values, about)
 
 
 def path_effects(job: Job, *, groups: Sequence[Group], mlps: MLPs) -> Work:
@@ -228,7 +228,7 @@ def _batches(job: Job, groups: Sequence[Group]) -> list[Batch]:
         more = max(1, job.plan.width // job.at.shape[1])
     if job.ledger is not None:
         more = job.ledger.remember(f"paths{job.ledger_suffix}", more)
-    return [Batch((tuple(wave),)) for wave in waves(job, range(len(job.places)), more * job.plan.stack)]
+    return [Batch((tuple(wave),)) for wave in waves(job.measured, range(len(job.places)), more * job.plan.stack)]
 
 
 class Paths:

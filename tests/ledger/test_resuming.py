@@ -164,7 +164,12 @@ def test_another_process_that_was_faster_gives_both_the_same_numbers(
     def slower(work: Any, batches: Any, take: Any, **more: Any) -> bool:
         def late(units: Any, values: Any) -> None:
             with Ledger(store, Ledger.list(store)[0]["key"], {}) as faster:
-                faster.commit({unit_key(work.job, unit): one + 1e-9 for unit, one in zip(units, values, strict=True)})
+                faster.commit(
+                    {
+                        unit_key(unit, work.job.ledger_suffix): one + 1e-9
+                        for unit, one in zip(units, values, strict=True)
+                    }
+                )
             take(units, values)
 
         return compute(work, batches, late, **more)
