@@ -16,8 +16,8 @@ import pytest
 
 import mechheads as mh
 import mechheads.engine.dispatch
-import mechheads.engine.run
 import mechheads.engine.work
+from mechheads.engine.run import UnitRuns
 from mechheads.limits import Limits
 from mechheads.model.load import load_again
 from support.made_workers import MadeWorkers, pressing
@@ -145,15 +145,15 @@ def test_a_worker_that_never_gets_ready_leaves_its_work_to_the_others(small, alo
 
 def test_each_worker_finds_out_once_what_fits_into_memory(small, monkeypatch: pytest.MonkeyPatch):
     alone = ablate(small, budget=None)
-    carry, sizes = mechheads.engine.run.carry, []
+    run, sizes = UnitRuns.__call__, []
 
-    def small_memory(job: Any, units: list[Any], first: Any) -> Any:
+    def small_memory(self: UnitRuns, units: list[Any]) -> Any:
         sizes.append(len(units))
         if len(units) > 1:
             raise MemoryError("no memory")
-        return carry(job, units, first)
+        return run(self, units)
 
-    monkeypatch.setattr(mechheads.engine.run, "carry", small_memory)
+    monkeypatch.setattr(UnitRuns, "__call__", small_memory)
     workers = MadeWorkers(2)
     ours = ablate(small, budget=None, workers=workers)
     assert max(sizes) == 2

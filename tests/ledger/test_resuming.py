@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import mechheads as mh
-import mechheads.engine.run
 import mechheads.engine.work
 from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.run import UnitRuns
 from mechheads.engine.work import unit_key
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits, budget_bytes
@@ -164,12 +164,8 @@ def test_another_process_that_was_faster_gives_both_the_same_numbers(
     def slower(work: Any, batches: Any, take: Any, **more: Any) -> bool:
         def late(units: Any, values: Any) -> None:
             with Ledger(store, Ledger.list(store)[0]["key"], {}) as faster:
-                faster.commit(
-                    {
-                        unit_key(unit, work.job.ledger_suffix): one + 1e-9
-                        for unit, one in zip(units, values, strict=True)
-                    }
-                )
+                names = [unit_key(unit, work.job.ledger_suffix) for unit in units]
+                faster.commit({name: one + 1e-9 for name, one in zip(names, values, strict=True)})
             take(units, values)
 
         return compute(work, batches, late, **more)
@@ -226,20 +222,20 @@ def test_what_cannot_be_told_apart_is_an_error_before_the_model_runs(
 def test_as_many_units_go_together_as_when_it_began_and_half_a_batch_is_not_stored(
     small: mh.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limits: Limits, kept: int
 ) -> None:
-    carry, waves, store = mechheads.engine.run.carry, [], tmp_path / "store"
+    run, waves, store = UnitRuns.__call__, [], tmp_path / "store"
     stop = -1
 
-    def noting(job: Any, units: Any, first: Any) -> torch.Tensor:
+    def noting(self: UnitRuns, units: Any) -> list[torch.Tensor]:
         if len(waves) == stop:
             raise KeyboardInterrupt
         waves.append(len(units))
-        return carry(job, units, first)
+        return run(self, units)
 
     def patch(budget: Limits, **given: Any) -> mh.HeadScores:
         waves.clear()
         return mh.activation_patch(small, PAIRS, site="k", budget=budget, **given)
 
-    monkeypatch.setattr(mechheads.engine.run, "carry", noting)
+    monkeypatch.setattr(UnitRuns, "__call__", noting)
     undisturbed, all_waves = patch(limits), waves.copy()
     stop = len(all_waves) - 1
     for given, units in (({}, 12 - all_waves[-1]), ({"store": store}, kept)):

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-import mechheads.engine.run
+from mechheads.engine.run import UnitRuns
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from support.texts import CLEAN, PAIRS
@@ -175,8 +175,8 @@ def test_ctrl_c_and_a_killed_driver_leave_no_worker_and_the_same_call_computes_t
         return mh.ablate(small, PLACES, intervention="zero", positions="each", budget=EVERY_UNIT, **given)
 
     alone, done, carried = ablate(), finished(store), []
-    carry = mechheads.engine.run.carry
-    monkeypatch.setattr(mechheads.engine.run, "carry", lambda *given: carried.append(given) or carry(*given))
+    run = UnitRuns.__call__
+    monkeypatch.setattr(UnitRuns, "__call__", lambda *given: carried.append(given) or run(*given))
     assert same(ablate(store=store), alone)
     again = 2  # stored units that run once more, which proves the ledger
     assert 3 <= done == finished(store) - (len(carried) - again) < finished(store)

@@ -14,7 +14,6 @@ from scipy.linalg import subspace_angles
 from torch import Tensor
 
 import mechheads as mh
-import mechheads.engine.run
 import mechheads.safety.heads.ships
 from mechheads.engine import plan as plans
 from mechheads.engine.job import Spec, make_ready
