@@ -87,8 +87,12 @@ def described(thing: Any) -> str:
     if isinstance(thing, Mapping):
         keys = list(thing)
         return f"a {kind} with the keys {', '.join(map(_shown, keys[:8]))}{', ...' * (len(keys) > 8)}"
-    if len(shape := getattr(thing, "shape", ())):
-        return f"a {kind} with the shape {tuple(shape)}"
+    try:
+        shape = tuple(getattr(thing, "shape", ()))
+    except RuntimeError:  # torch's nested tensors have none
+        shape = ()
+    if shape:
+        return f"a {kind} with the shape {shape}"
     text = _shown(thing)
     return f"a {kind}" if text.startswith("<") else text if text == repr(thing) else f"a {kind}, {text}"
 

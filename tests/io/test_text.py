@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import mechheads as mh
-from mechheads.io.text import check_unicode, parse_json, read_json, read_text
+from mechheads.io.text import check_unicode, described, parse_json, read_json, read_text
 from mechheads.safety import load_requests
 
 DEEP = "[" * 100_000
@@ -107,3 +109,11 @@ def test_text_given_in_python_is_checked_too(tiny: Callable[[str], Path]) -> Non
     broken.tokenizer.chat_template = "{{ ''.__class__.__mro__[1] }}"
     with pytest.raises(ValueError, match=r"this model's chat template fails: .*; give prompts as plain strings"):
         broken.cache([[{"role": "user", "content": "a"}]])
+
+
+def test_what_has_no_shape_is_described_by_what_it_holds():
+    """torch's nested tensors raise where others have a shape."""
+    with warnings.catch_warnings(action="ignore"):
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.zeros(1)])
+    assert described(nested) == "a Tensor, nested_tensor([ tensor([1., 1.]), tensor([0.]) ])"
+    assert described(torch.ones(2, 3)) == "a Tensor with the shape (2, 3)"
