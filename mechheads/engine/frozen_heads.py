@@ -217,17 +217,3 @@ class Frozen:
 def _joining(senders: Sequence[Sender], layer: int) -> list[Sender]:
     """The senders of a layer."""
     return [(head, new) for head, new in senders if head.layer == layer]
-
-
-def check_frozen(base: HeadCache, at: Int[Tensor, "prompt position"]) -> None:
-    """Check that freezing the heads of a run reproduces it if nothing is changed."""
-    model, same = base.need_model(), HeadId(0, 0)
-    frozen = Frozen(base, slice(0, 1), at[:1], "recomputed")
-    final = frozen.run([(same, frozen.take(base.z[same]))], final=True).final
-    old = base.final_at(at)[:1].float()
-    off = float((final.float() - old).abs().max() / old.std()) if final is not None else torch.inf
-    if not off < model.backend.tolerance:
-        raise ValueError(
-            f"model {model.name!r} does not support path patching: freezing its heads changes its output; use "
-            "mh.activation_patch"
-        )

@@ -17,9 +17,8 @@ from mechheads.engine.dispatch import Batch, Values
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.report import describe_intervention, warn_of_answers
-from mechheads.engine.run import edit_of, new_z_of_all
 from mechheads.engine.wavefront import Edit, Wave
-from mechheads.engine.work import Work, compute
+from mechheads.engine.work import Work, compute, edit_of, new_z_of_all
 from mechheads.heads import HeadId, HeadLike, check_head, in_order
 from mechheads.interventions.new_z import Finite, first_change, new_z
 from mechheads.messages.interrupted import stop_if

@@ -24,8 +24,7 @@ from mechheads.engine.report import (
     warn_of_answers,
 )
 from mechheads.engine.rows import Packing
-from mechheads.engine.run import UnitRuns, batches, passes, waves
-from mechheads.engine.work import effects, measure
+from mechheads.engine.work import UnitRuns, batches, effects, measure, passes, waves
 from mechheads.heads import HeadLike
 from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.ledger.key import Store

@@ -24,7 +24,7 @@ from torch import Tensor
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Job, Positions, Spec, by_place, make_ready, resolve, where_reached
 from mechheads.engine.report import About, report, warn_of_answers
-from mechheads.engine.run import new_z_of_all, passes
+from mechheads.engine.work import new_z_of_all, passes
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.basic import Patch, Site, site_of
 from mechheads.interventions.new_z import Finite, apply

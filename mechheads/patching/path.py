@@ -21,14 +21,13 @@ from torch import Tensor
 from mechheads.engine.cached_runs import Given, held_by
 from mechheads.engine.dispatch import Batch, Values
 from mechheads.engine.evaluate import Reading
-from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver, Sender, check_frozen
+from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver, Sender
 from mechheads.engine.job import Inputs, Job, Positions, Spec, Unit, by_place, make_ready, resolve
 from mechheads.engine.plan import batches_at_least
 from mechheads.engine.proved import edits_of_path, zero_of
 from mechheads.engine.report import About, report, warn_of_answers
-from mechheads.engine.run import NewValues, UnitRuns, taken, waves
 from mechheads.engine.wavefront import Edit, Wave
-from mechheads.engine.work import Measured, Work, measure
+from mechheads.engine.work import Measured, NewValues, UnitRuns, Work, measure, taken, waves
 from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions.basic import Patch
 from mechheads.ledger.key import Store
@@ -188,7 +187,6 @@ def _run(inputs: Inputs, spec: Spec, question: _Question) -> HeadScores:
         job = make_ready(inputs.model, spec, runs=inputs.runs, store=kept)
         work = path_effects(job, groups=question.groups, mlps=question.mlps)
         warn_of_answers(job)
-        check_frozen(job.base, job.at)
         batches = _batches(job, question.groups)
         measured = measure(work, batches, groups=(len(groups),), bar="paths from ")
     return _result(job, question, measured)

@@ -17,7 +17,7 @@ import pytest
 import mechheads as mh
 import mechheads.engine.dispatch
 import mechheads.engine.work
-from mechheads.engine.run import UnitRuns
+from mechheads.engine.work import UnitRuns
 from mechheads.limits import Limits
 from mechheads.model.load import load_again
 from support.made_workers import MadeWorkers, pressing

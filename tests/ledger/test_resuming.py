@@ -18,8 +18,7 @@ import torch
 import mechheads as mh
 import mechheads.engine.work
 from mechheads.engine.evaluate import Evaluator
-from mechheads.engine.run import UnitRuns
-from mechheads.engine.work import unit_key
+from mechheads.engine.work import UnitRuns, unit_key
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits, budget_bytes
 from mechheads.runs.head_cache import HeadCache

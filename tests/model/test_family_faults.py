@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mechheads as mh
-from mechheads.engine import run as engine_run
+from mechheads.engine import work as engine_work
 from mechheads.interventions.new_z import Finite, new_z
 from support import tiny as tiny_models
 
@@ -31,10 +31,10 @@ def test_a_change_is_a_change_however_small(tiny, dtype):
 def test_small_changes_in_bfloat16_are_told_apart_when_prompts_share_a_row():
     z = torch.randn(1, 5, 8, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
     alike = z.expand(3, -1, -1)
-    assert engine_run._rounding(alike) < 1e-4 * float(z.abs().max())
+    assert engine_work._rounding(alike) < 1e-4 * float(z.abs().max())
     off = alike.clone()
     off[1, 2, 3] += 0.25
-    assert engine_run._rounding(off) >= 1.0
+    assert engine_work._rounding(off) >= 1.0
 
 
 @pytest.mark.parametrize("chosen", [False, True], ids=["fresh", "used before"])

@@ -13,8 +13,8 @@ import torch
 import mechheads as mh
 from benchmarks.differential.changes import CHANGES, NotThere
 from mechheads.engine import proved
-from mechheads.engine.run import UnitRuns
 from mechheads.engine.wavefront import Wave
+from mechheads.engine.work import UnitRuns
 from mechheads.gating.fit import gates
 from mechheads.generation.batch import Columns
 from mechheads.generation.generate import Sampling, generate_under

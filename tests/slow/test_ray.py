@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-from mechheads.engine.run import UnitRuns
+from mechheads.engine.work import UnitRuns
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from support.texts import CLEAN, PAIRS

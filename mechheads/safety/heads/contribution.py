@@ -32,8 +32,7 @@ from mechheads.engine.dispatch import Values
 from mechheads.engine.frozen_heads import Frozen
 from mechheads.engine.head_sets import replaced_z
 from mechheads.engine.job import Job, Spec, Unit, make_ready
-from mechheads.engine.run import UnitRuns, batches
-from mechheads.engine.work import Work, effects, finish, measure
+from mechheads.engine.work import UnitRuns, Work, batches, effects, finish, measure
 from mechheads.heads import HeadId, Heads
 from mechheads.interventions.basic import Context, InterventionLike, Patch, as_intervention
 from mechheads.ledger.key import NO_STORE, Store

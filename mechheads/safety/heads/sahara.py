@@ -18,8 +18,7 @@ from torch import Tensor
 
 from mechheads.engine.job import Job, make_ready
 from mechheads.engine.plan import Plan
-from mechheads.engine.run import UnitRuns
-from mechheads.engine.work import Run, Work
+from mechheads.engine.work import Run, UnitRuns, Work
 from mechheads.heads import HeadId, Heads
 from mechheads.interventions.basic import Intervention, InterventionLike, Mean, MeanOf, UniformAttention
 from mechheads.interventions.new_z import EVERYWHERE, change_hooks

@@ -24,8 +24,7 @@ from mechheads.engine.dispatch import Values
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, Unit, make_ready
 from mechheads.engine.report import describe_given
-from mechheads.engine.run import UnitRuns, batches
-from mechheads.engine.work import Finished, Work, finish
+from mechheads.engine.work import Finished, UnitRuns, Work, batches, finish
 from mechheads.heads import HeadId, Heads
 from mechheads.interventions.basic import Intervention, InterventionLike, needs_of, site_of
 from mechheads.ledger.key import NO_STORE, Store

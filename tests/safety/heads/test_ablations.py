@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.engine.run import UnitRuns, batches
+from mechheads.engine.work import UnitRuns, batches
 from mechheads.generation.generate import Sampling, end_tokens, generate_under
 from mechheads.interventions.basic import Mean, Patch, Resample, Scale, UniformAttention, Zero
 from mechheads.runs.head_cache import HeadCache

@@ -17,7 +17,7 @@ import mechheads as mh
 import mechheads.safety.heads.ships
 from mechheads.engine import plan as plans
 from mechheads.engine.job import Spec, make_ready
-from mechheads.engine.run import UnitRuns, batches
+from mechheads.engine.work import UnitRuns, batches
 from mechheads.results.stats import cluster_draws, top_shares
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import compare_ablations, generalized_ships, safety_heads, ships
