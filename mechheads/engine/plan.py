@@ -131,12 +131,15 @@ class Plan(Wrapped):
             if self.packed
             else f"{self.width} of {self.pos} positions computed, from the first that changes to the last that is read"
         )
-        each = f" of {show_bytes(self.model_bytes)} in each of {self._workers}" if self.workers else ""
+        workers = f"{self.workers} worker{'s' * (self.workers != 1)}"
+        each = f" of {show_bytes(self.model_bytes)} in each of {workers}" if self.workers else ""
+        without = f", given {', '.join(map(str, self.held))}" if self.held else ""
+        more = f": about {self.times:.2g} times the work" if self.layout == "whole" else ""
         lines = [
-            f"{self.units} units ({heads} x {places}, {prompts} of up to {self.pos} tokens){self._without}",
+            f"{self.units} units ({heads} x {places}, {prompts} of up to {self.pos} tokens){without}",
             f"{self.forwards:.3g} full forward passes, {self.flops / 1e12:.3g} TFLOP; {computed}",
             f"{waves} {'wave' if waves == 1 else 'waves'} of up to {self.stack} units that join at their own layer"
-            f"{rows}; {_WHY[self.layout]}{self._given_up}",
+            f"{rows}; {_WHY[self.layout]}{more}",
             f"memory {show_bytes(self.bytes)} besides the model{self.over_budget}{each}, cached runs {kept}",
         ]
         if self.until is not None:
@@ -151,26 +154,9 @@ class Plan(Wrapped):
                 f"{show_bytes(self.bytes_read)}"
             )
         if self.seconds is not None:
-            lines.append(f"about {show_seconds(self.seconds)}{self._to_pay}")
+            to_pay = f"; {self.hours:.3g} hours of {workers} together" if self.workers else ""
+            lines.append(f"about {show_seconds(self.seconds)}{to_pay}")
         return "\n".join(lines)
-
-    @property
-    def _without(self) -> str:
-        """Which heads are ablated all the time."""
-        return f", given {', '.join(map(str, self.held))}" if self.held else ""
-
-    @property
-    def _given_up(self) -> str:
-        return f": about {self.times:.2g} times the work" if self.layout == "whole" else ""
-
-    @property
-    def _workers(self) -> str:
-        return f"{self.workers} worker{'s' * (self.workers != 1)}"
-
-    @property
-    def _to_pay(self) -> str:
-        """How long all workers compute together."""
-        return f"; {self.hours:.3g} hours of {self._workers} together" if self.workers else ""
 
 
 def make_plan(

@@ -45,7 +45,8 @@ def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], abou
     positions = spec.positions if isinstance(spec.positions, str) else list(spec.positions)
     units = "all" if spec.heads is None else [str(head) for head in job.heads]
     base, given = job.evaluator.base_value.cpu().numpy(), describe_given(spec.held)
-    if metric.bounds == (None, None) and not metric.share and _only_0_and_1(base, values):
+    only_0_and_1 = np.isin(base, (0, 1)).all() and np.isin(values[np.isfinite(values)], (-1, 0, 1)).all()
+    if metric.bounds == (None, None) and not metric.share and only_0_and_1:
         warn(
             f"metric {metric.name} is 0 or 1 for every prompt, but does not say that it is a share, so intervals where "
             "all prompts agree have no width; declare it with @mh.metric(share=True)"
@@ -70,11 +71,6 @@ def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], abou
         ),
         variables={"base_metric": (("prompt",), base)},
     )
-
-
-def _only_0_and_1(base: Float[np.ndarray, " prompt"], changes: Float[np.ndarray, "layer head *extra prompt"]) -> bool:
-    """Whether a metric was 0 or 1 in every run."""
-    return bool(np.isin(base, (0, 1)).all() and np.isin(changes[np.isfinite(changes)], (-1, 0, 1)).all())
 
 
 def describe_intervention(intervention: Intervention) -> str:

@@ -24,7 +24,7 @@ from mechheads.interventions.new_z import AllNewZ, Finite, all_new_z, apply, fir
 from mechheads.ledger.key import same_but_for_rounding
 from mechheads.messages.interrupted import interrupted_after, until_interrupted
 from mechheads.messages.warn import warn
-from mechheads.metrics.base import Metric, name_of
+from mechheads.metrics.base import name_of
 from mechheads.model.model import Model
 from mechheads.model.parts import moved
 from mechheads.model.proof import PlainHook
@@ -113,15 +113,10 @@ def measure(work: Work, batches: list[Batch], *, groups: tuple[int, ...] = (), b
     if found.interrupted:
         units = sum(len(batch.units) for batch in batches)
         warn(interrupted_after(f"{reached} of {units} units", "the rest are NaN"))
-    _warn_of_undefined(job.spec.metric, undefined)
+    if undefined:
+        shown = ", ".join(map(str, in_order(undefined)[:5])) + (", ..." if len(undefined) > 5 else "")
+        warn(f"metric {name_of(job.spec.metric)} gave values that are not finite for {shown}; their scores are NaN")
     return Measured(heads, found.interrupted)
-
-
-def _warn_of_undefined(metric: Metric, heads: set[HeadId]) -> None:
-    """Warn which heads have no score, because the metric was not finite for them."""
-    if heads:
-        shown = ", ".join(map(str, in_order(heads)[:5])) + (", ..." if len(heads) > 5 else "")
-        warn(f"metric {name_of(metric)} gave values that are not finite for {shown}; their scores are NaN")
 
 
 def finish(work: Work, batches: list[Batch], *, what: str) -> Finished:
