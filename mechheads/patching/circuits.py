@@ -285,11 +285,7 @@ def _given(heads: Iterable[HeadLike] | None) -> Iterable[HeadLike]:
 
 
 class CircuitRuns:
-    """Computes the metric of circuits, with all heads outside each circuit ablated.
-
-    Attributes:
-        full, empty: the metric with all heads and with none [prompt].
-    """
+    """Computes the metric of circuits, with all others ablated; ``full``: of all heads, ``empty``: of none."""
 
     def __init__(self, model: Model, spec: Spec, cached: CachedRuns | None) -> None:
         self.runs = SetRuns(model, spec, runs=cached)

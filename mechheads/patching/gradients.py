@@ -31,12 +31,7 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True)
 class Path:
-    """Points between the embeddings of two runs.
-
-    Attributes:
-        start, end: the residual stream before the first block, of the two runs.
-        steps: the number of points.
-    """
+    """``steps`` points between the embeddings of two runs."""
 
     start: Float[Tensor, "prompt pos d_model"]
     end: Float[Tensor, "prompt pos d_model"]
@@ -70,14 +65,8 @@ _INSTEAD = "use mh.logit_diff, mh.log_prob or another metric that has one"
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """A batch of prompts whose metric is differentiated with respect to z of some layers.
-
-    No other gradient is computed: the weights keep their ``requires_grad`` and ``grad``.
-
-    Attributes:
-        watched: the layers whose z is watched, in ascending order.
-        by_block: whether only the graph of one block at a time fits into memory.
-    """
+    """A batch of prompts whose metric is differentiated with respect to z of some layers, and no weight.
+    ``by_block``: whether only the graph of one block at a time fits into memory."""
 
     model: ModelCore
     tokens: Tokens
@@ -108,11 +97,7 @@ class Watched:
         before: Float[Tensor, "prompt position d_vocab"] | None,
     ) -> list[Float[Tensor, "prompt pos ..."]]:
         """The same gradients with the graph of one block at a time, for one more forward pass.
-
-        The run is made once without a graph, and keeps the residual stream before each block. Then, from the last block
-        to the first, each block runs again on that stream, and the gradient passes back through this block alone (Chen
-        et al. 2016, "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174).
-        """
+        Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174."""
         backend, keys = self.model.backend, self.keys
         with torch.no_grad():
             start, blocks = backend.embed(self.tokens.ids)
@@ -162,11 +147,7 @@ class Watched:
         before: Float[Tensor, "prompt position d_vocab"] | None = None,
     ) -> tuple[Float[Tensor, ""], list[Float[Tensor, "prompt pos ..."]]]:
         """The sum of the metric over prompts, and what is watched, with the graph between them.
-
-        Args:
-            embeddings: the residual stream before the first block, in place of that of the tokens.
-            before: the logits of the base run, if this is another one.
-        """
+        From ``embeddings`` in place of those of the tokens; ``before``: the logits of the base run, if it is another one."""
         seen: dict[Key, Tensor] = {}
 
         def watch(value: Tensor, hook: Any, key: Key) -> Tensor:
@@ -212,10 +193,7 @@ def gradients_of(
     base: HeadCache, metric: Metric, layers: Sequence[int], size: Size, path: Path | None = None
 ) -> Gradients:
     """d metric / d z for some layers, in ascending order, at a run or on the mean over a path.
-
-    A prompt's metric depends only on that prompt's activations, so the gradient of the sum over prompts gives every
-    prompt's gradient.
-    """
+    A prompt's metric depends on its own activations only, so the gradient of the sum over prompts is that of each."""
     model, tokens = base.need_model(), base.tokens
     at, mask = read_positions(metric, tokens)
     found, flat = Gradients(layers, LayerStore(len(layers), len(tokens), size.on_disk)), True
@@ -237,14 +215,8 @@ def gradients_of(
 
 @dataclass(frozen=True)
 class Size:
-    """How gradients fit into memory.
-
-    Attributes:
-        rows: how many prompts to run at once.
-        on_disk: whether to keep the gradients on disk.
-        by_block: whether only the graph of one block at a time is in memory.
-        bytes: the memory that this takes besides the model, cached runs included.
-    """
+    """How gradients fit into memory, of which ``bytes`` are taken besides the model, cached runs included.
+    ``rows`` prompts run at once; ``by_block``: whether only the graph of one block at a time is in memory."""
 
     rows: int
     on_disk: bool = False
@@ -269,15 +241,8 @@ class Size:
 
     @classmethod
     def that_fits(cls, model: ModelCore, shape: tuple[int, int, int], room: int, limits: Limits) -> Size:
-        """The graphs of as many prompts as fit, or of one block at a time if no whole prompt fits.
-
-        Each layer keeps 1.5 times its working memory until the gradient has passed. Block by block, all layers keep the
-        stream, its gradient, and that of z, twice if it is averaged. If weights are on disk, gradients are
-        taken block by block too, because a graph through all blocks holds all weights.
-
-        Args:
-            shape: the numbers of prompts, of positions, and of positions that the metric reads.
-        """
+        """The graphs of as many prompts as fit, or of one block at a time if no whole prompt fits or weights are on disk.
+        Each layer keeps 1.5 times its working memory; by block, all keep the stream, its gradient and that of z twice."""
         _, pos, n_read = shape
         block = 1.5 * token_bytes(model, pos)
         whole, streams = block * model.n_layers, 6 * (model.n_layers + 1) * model.d_model * model.dtype.itemsize

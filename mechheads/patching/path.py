@@ -154,12 +154,7 @@ def path_matrix(
 
 @dataclass(frozen=True)
 class _Question:
-    """Which paths to patch.
-
-    Attributes:
-        name, kind: the name and the kind of the result.
-        receivers: the names of the receivers; ``groups``: the receivers that are replaced together.
-    """
+    """Which paths to patch: the name and kind of the result, the receivers' names, and which are replaced together."""
 
     name: str
     kind: str
