@@ -169,11 +169,8 @@ class CachedRuns:
         return kept
 
     def both(self, sites: Mapping[str, Sequence[str]], limits: Limits, on_disk: bool) -> list[HeadCache]:
-        """The run of the first of these sides and of the other, if there are two, each with what it keeps at least.
-
-        A pass costs as much as many tokens do, so both share one where they fit into it. But if only z is needed of the
-        other side, and most of its tokens are those of the first, these are not computed again.
-        """
+        """The run of the first of these sides and of the other, if there are two, in one pass where both fit into it.
+        If only z is needed of the other and it shares most tokens with the first, these are not computed again."""
         side, *others = sites
         pos = self.tokens[side].ids.shape[1]
         most = 0 if on_disk or self.model.backend.on_disk is not None else tokens_in_run(self.model, limits, pos)

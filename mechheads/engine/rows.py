@@ -28,21 +28,8 @@ _WORTH_PACKING = 0.9
 
 @dataclass(frozen=True)
 class Window:
-    """One row per prompt, from the first position that changes to the last that is read.
-
-    Attributes:
-        start: the first position that changes [prompt]; ``width``: the number of positions from there on.
-        at: the positions that are read [prompt, position].
-        layout: how copies of the prompts are laid out in rows.
-        narrowest: the width that a layout over cached keys would have; 0 if it is not known.
-        n: the number of rows; ``n_past``: how many cached positions come before a row.
-        alike: whether all rows hold the same positions.
-        positions: the position of each token.
-        inside: the index in its row of each read position; ``read_positions``: its position in the prompt.
-        unchanged: whether a read position comes before the first that changes [prompt, position, 1].
-        device: where activations are. What says where they change is worked out on the CPU, so that nothing waits for a
-            GPU, and what indexes them is moved there once.
-    """
+    """One row per prompt, from the first position that changes to the last of those that are read (``at``).
+    What says where activations change is worked out on the CPU, so that nothing waits for a GPU, and moved once."""
 
     start: Int[Tensor, " prompt"]
     width: int
@@ -60,11 +47,7 @@ class Window:
         pos: int,
         device: torch.device | None = None,
     ) -> Window:
-        """The narrowest window for these changes; wider if the layout needs all rows to start at one position.
-
-        Args:
-            device: where activations are; by default, where ``at`` is.
-        """
+        """The narrowest window for these changes; wider if the layout needs all rows to start at one position."""
         device, start, at = device or at.device, start.cpu(), at.cpu()
         last = at.amax(1)
         start = torch.minimum(start, last)
@@ -140,15 +123,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Packed:
-    """One row that holds several prompts: their shared first tokens once, then the rest of each prompt.
-
-    Attributes:
-        n_past: the first position that changes, the same for all prompts.
-        shared: how many positions, from 0 on, the prompts share.
-        at: the positions that are read [prompt, position].
-        prompt, position: the prompt and the position of each token in the row [width].
-        first: the index in the row where the rest of each prompt begins [prompt].
-    """
+    """One row that holds several prompts: their shared first tokens once, then the rest of each from ``first`` on.
+    ``n_past``: the first position that changes, the same for all; ``prompt``, ``position``: of each token."""
 
     n_past: int
     shared: int
@@ -161,12 +137,7 @@ class Packed:
     def of(
         cls, start: int, shared: int, at: Int[Tensor, "prompt position"], device: torch.device | None = None
     ) -> Packed:
-        """Pack prompts whose first ``shared`` tokens, and their activations, are the same.
-
-        Args:
-            start: the first position that changes; ``at`` is on the CPU.
-            device: where activations are; by default, where ``at`` is.
-        """
+        """Pack prompts whose first ``shared`` tokens, and their activations, are the same; changes begin at start."""
         last = at.amax(1)
         shared = min(shared, int(last.amin()))
         start = min(start, shared)
@@ -241,12 +212,8 @@ def shared_start(values: Shaped[Tensor, "prompt pos *rest"], noise: float = 0.0)
 
 @dataclass(frozen=True)
 class Packing:
-    """Which prompts share a row.
-
-    Attributes:
-        groups: the prompts of each row, widest row first, so that the other rows fit into the memory that it frees.
-        width: the number of tokens in the widest row; ``tokens``: in all rows.
-    """
+    """The prompts that share each row, widest row first, so that the others fit into the memory that it frees.
+    ``width``: the tokens in the widest row; ``tokens``: in all rows."""
 
     groups: tuple[tuple[int, ...], ...]
     width: int
@@ -255,12 +222,7 @@ class Packing:
     @classmethod
     def find(cls, ids: Int[Tensor, "prompt pos"], window: Window) -> Packing | None:
         """The cheapest way to pack the prompts into rows, or None if one row per prompt costs about as little.
-
-        The prompts are sorted by their tokens, so that those with the same start are neighbours and a row holds it
-        once, and the sorted list is cut into rows. The cheapest cuts of the first prompts are those of fewer prompts
-        and one row more, for some number of prompts in this row. A row only becomes wider with more prompts, so the
-        search ends at the first that is too wide.
-        """
+        Prompts sorted by tokens are cut into rows; the cheapest cuts of the first n are found from fewer."""
         start, last = int(window.start.amin()), window.at.amax(1).tolist()
         texts = [row[: end + 1] for row, end in zip(ids.tolist(), last, strict=True)]
         order = sorted(range(len(texts)), key=lambda prompt: texts[prompt])

@@ -34,12 +34,7 @@ _KEYS_A_ROW = 64
 
 @dataclass(frozen=True)
 class Edit:
-    """A new activation for a changed copy, at the positions of the window.
-
-    Attributes:
-        site: ``z``, ``q``, ``k`` or ``v`` of one query head, or ``mlp_out``, the output of the block's MLP.
-        head: the query head; None for ``mlp_out``.
-    """
+    """A new z, q, k or v of a query head, or output of an MLP (no head), at the positions of the window."""
 
     layer: int
     site: EditSite
@@ -99,15 +94,8 @@ class _Fold:
 
 
 class Wave:
-    """Runs changed copies of some prompts of a cached run through the layers.
-
-    Args:
-        base: a run that kept ``resid_pre``, ``keys`` and ``values``, and ``z`` if heads are held in it.
-        rows: the prompts.
-        window: the positions that are computed for these prompts, in rows.
-        reading: what is read; by default the final states.
-        old: what is read of the base run.
-    """
+    """Runs changed copies of some prompts of a cached run through the layers, to what ``reading`` reads.
+    The run kept ``resid_pre``, ``keys`` and ``values``, and z if heads are held in it; ``old``: what is read of it."""
 
     def __init__(
         self,
@@ -152,11 +140,7 @@ class Wave:
         keep: Callable[[int, Tensor], None],
         site: Literal["z", "v"] = "z",
     ) -> Float[Tensor, "prompt width d_model"]:
-        """The final states of other tokens after the cached past.
-
-        Args:
-            keep: called as ``keep(layer, values)`` for each layer, with its values [prompt, width, head, d_head].
-        """
+        """The final states of other tokens after the cached past; ``keep`` gets each layer and its values."""
         backend, stream = self.model.backend, residual[None]
         for layer in range(self.model.n_layers):
 
@@ -240,10 +224,7 @@ class Wave:
         self, activation: Activation, stream: Tensor, edits: list[tuple[int, Edit]]
     ) -> Float[Tensor, "copy prompt position d"]:
         """A head's pattern or z at the positions that are read; its block stops there.
-
-        Edits of this layer are those of the head itself. Where it shares keys and values, its copy of them is changed
-        for the other heads of the group too, which are not read.
-        """
+        A copy's keys and values, shared by other heads of the group, change for these too, which are not read."""
         head, site = activation.head, activation.site
         fold, cut, keys = self._fold(len(stream)), self._may_cut([]), _Past(self, self._fold(len(stream)).groups)
         if cut:
@@ -267,9 +248,7 @@ class Wave:
         self, pattern: Float[Tensor, "copy row query key_of_row"], fold: _Fold
     ) -> Float[Tensor, "copy row query pos"]:
         """Patterns over the positions of each prompt, from those over the past and the tokens of all copies in a row.
-
-        What a query does not see has attention 0, so the keys of other copies and prompts add nothing.
-        """
+        What a query does not see has attention 0, so the keys of other copies and prompts add nothing."""
         past, own = pattern[..., : self.n_past], pattern[..., self.n_past :]
         own = own.unflatten(-1, (fold.per_row, -1)).sum(-2)
         where = self.window.positions[:, None].expand(own.shape)
@@ -308,9 +287,7 @@ class Wave:
 
     def _mask(self, layer: int, fold: _Fold, read: bool) -> Float[Tensor, "row 1 query key"] | None:
         """Which keys each query sees: the prompt's past and, in the window, its own copy up to itself.
-
-        It is made once for rows of as many copies, and repeated for as many rows as were needed so far.
-        """
+        It is made once for rows of as many copies, and repeated for as many rows as were needed so far."""
         if self.layout != "queries":
             return None
         visible, rows = self.model.backend.visible(layer, self.base.tokens.ids.shape[1]), fold.groups * fold.prompts
@@ -357,11 +334,8 @@ class Wave:
         return self.model.n_kv_heads < self.model.n_heads and any(edit.site in ("k", "v") for edit in edits)
 
     def _own_z(self, layer: int, fold: _Fold, rows: Tensor, edits: list[tuple[int, Edit]]) -> list[tuple[int, Edit]]:
-        """Turn edits of q, k and v into edits of z if query heads share keys and values.
-
-        A new key or value would reach all heads of its group. So attention is run up to z once for each query head
-        whose inputs change.
-        """
+        """Turn edits of q, k and v into edits of z if query heads share keys and values, which would reach the others.
+        Attention is run up to z once for each query head whose inputs change."""
         if not self._apart([edit for _, edit in edits]):
             return edits
         done = [(i, edit) for i, edit in edits if edit.site not in ("q", "k", "v")]

@@ -27,15 +27,8 @@ from mechheads.runs.head_tensor import LayerStore
 
 @dataclass(frozen=True)
 class HeadChange:
-    """Replaces one activation by a function of it.
-
-    Attributes:
-        layer, head: which head; for the sites ``k``, ``v`` and ``scored_k`` the key/value head. None means all heads
-            together, or ``mlp_out``, which has no heads.
-        site: ``z``, ``q``, ``k``, ``v``, ``scored_q``, ``scored_k`` or ``mlp_out``.
-        function: computes the new activation [row, pos, d_head] from the old one. When text is generated, it is called
-            for one token at a time after the prompt, so it must treat every row and every position independently.
-    """
+    """Replaces one activation of a head, a key/value head, or of all (None), row by row and position by position.
+    In text that is written, ``function`` is called for one token at a time after the prompt."""
 
     layer: int
     head: int | None
@@ -102,16 +95,7 @@ def all_new_z(
     rows: int,
 ) -> AllNewZ:
     """Every head's z when its q, k, v or pattern is changed, in one run of the model up to the last of the layers.
-
-    Heads of a layer do not see each other, so changing all of them at once gives each its own new z. The old z is
-    restored after it is read, so that later layers stay as in the base run.
-
-    Args:
-        base: a run that kept z and the site of the intervention.
-        at: the positions to change; None changes all.
-        layers: the layers to compute.
-        rows: how many prompts to run at once.
-    """
+    Heads of a layer do not see each other, so all change at once; the old z is restored after it is read."""
     site = site_of(intervention)
     on_disk = base.stores["z"].on_disk
     store, changed = (LayerStore(len(layers), len(base.tokens), on_disk) for _ in range(2))
@@ -156,12 +140,7 @@ def new_z(
     of_all: AllNewZ | None = None,
 ) -> tuple[Float[Tensor, "prompt head pos d_head"], Bool[Tensor, "prompt head pos"]]:
     """The new z of some heads of one layer, and whether it differs from the old one.
-
-    Args:
-        at: the positions to change; None changes all.
-        finite: checks later what the intervention gives.
-        of_all: from ``all_new_z``, for an intervention that does not act on z itself.
-    """
+    ``finite`` checks later what is given; ``of_all``: from ``all_new_z``, for an intervention not on z itself."""
     layer, some = heads[0].layer, [head.head for head in heads]
     mask, old = base.tokens.mask[:, None], _of_heads(base.z.layer(layer), some)
     if of_all is None:
@@ -186,9 +165,7 @@ def _of_heads(values: Shaped[Tensor, "prompt stored *rest"], heads: list[int]) -
 
 def first_change(differs: Sequence[Bool[Tensor, "prompt pos"]], finite: Finite) -> Int[Tensor, " prompt"]:
     """The first position where one of several changes differs from the old values; the row's width if none does.
-
-    It is on the CPU, which waits once, also for what ``finite`` has seen.
-    """
+    It is on the CPU, which waits once, also for what ``finite`` has seen."""
     differing = torch.stack(list(differs)).any(0)
     every = finite.check(differing.flatten()).view(differing.shape)
     return torch.where(every.any(1), every.long().argmax(1), every.shape[1])

@@ -147,7 +147,7 @@ class Watched:
         before: Float[Tensor, "prompt position d_vocab"] | None = None,
     ) -> tuple[Float[Tensor, ""], list[Float[Tensor, "prompt pos ..."]]]:
         """The sum of the metric over prompts, and what is watched, with the graph between them.
-        From ``embeddings`` in place of those of the tokens; ``before``: the logits of the base run, if it is another one."""
+        From ``embeddings`` in place of those of the tokens; ``before``: those of the base run, if it is another one."""
         seen: dict[Key, Tensor] = {}
 
         def watch(value: Tensor, hook: Any, key: Key) -> Tensor:
@@ -241,8 +241,8 @@ class Size:
 
     @classmethod
     def that_fits(cls, model: ModelCore, shape: tuple[int, int, int], room: int, limits: Limits) -> Size:
-        """The graphs of as many prompts as fit, or of one block at a time if no whole prompt fits or weights are on disk.
-        Each layer keeps 1.5 times its working memory; by block, all keep the stream, its gradient and that of z twice."""
+        """The graphs of as many prompts as fit, or of one block at a time if none fits or weights are on disk.
+        Each layer keeps 1.5 times its working memory; by block, the stream, its gradient and twice that of z."""
         _, pos, n_read = shape
         block = 1.5 * token_bytes(model, pos)
         whole, streams = block * model.n_layers, 6 * (model.n_layers + 1) * model.d_model * model.dtype.itemsize

@@ -193,10 +193,7 @@ class HeadCache(Wrapped):
         on_disk: bool | None = None,
     ) -> list[HeadCache]:
         """Runs of several lists of prompts as wide as each other, which share passes, each with the sites it keeps.
-
-        Args:
-            held: a z that replaces a head's own, if there is one list.
-        """
+        ``held``: a z that replaces a head's own, if there is one list."""
         if on_disk is None:
             on_disk = sum(cls.estimate(model, tokens, sites=sites).total for tokens, sites in sides) > limits.memory
         ids = torch.cat([tokens.ids for tokens, _ in sides])
@@ -230,10 +227,7 @@ class HeadCache(Wrapped):
 
     def claim(self, at: Int[Tensor, "prompt position"] | None = None) -> None:
         """Claim that the run is the model's own forward pass, which the analysis proves for two of its prompts.
-
-        Args:
-            at: the positions that are compared; by default the last of each prompt and one that is drawn.
-        """
+        That is ``at`` these positions, by default the last of each prompt and one that is drawn."""
         if self.held:
             return
         here, proofs = self.tokens.on_cpu, self.need_model().backend.proofs
