@@ -48,3 +48,20 @@ def test_what_follows_a_shared_beginning_is_computed_and_the_rest_taken(kind, to
     assert not any(differs[i, : first[i]].any() for i in range(2))
     assert all(differs[i, first[i]] for i in range(2))
     torch.testing.assert_close(found.z.stacked()[2], base.z.stacked()[2], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("tokens_a_batch", [1, 40, 1024])
+def test_two_lists_of_prompts_in_shared_passes_are_as_each_alone(tokens_a_batch, llama):
+    """With 40 tokens in a pass, one pass holds the last prompts of one list and the first of the other."""
+    lists = [mh.Prompts(texts).tokens(llama) for texts in (CLEAN, CORRUPTED)]
+    asked = [("z", *RUN_SITES), ("q", "pattern")]
+    limits = Limits(run_tokens=tokens_a_batch)
+    runs = HeadCache.together(llama, list(zip(lists, asked, strict=True)), limits=limits)
+    for run, tokens, sites in zip(runs, lists, asked, strict=True):
+        alone = HeadCache.run(llama, tokens, sites=sites)
+        assert set(run.stores) == set(sites)
+        for site in sites:
+            for layer in range(llama.n_layers):
+                torch.testing.assert_close(run.stores[site][layer], alone.stores[site][layer], atol=1e-5, rtol=1e-5)
+        real = tokens.mask
+        torch.testing.assert_close(run.final[real], alone.final[real], atol=1e-5, rtol=1e-5)
