@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -204,13 +204,3 @@ def test_long_prompts_that_share_their_first_tokens_give_what_step_by_step_gives
 def test_there_are_two_ways(tiny: Callable[[str], Path], wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"attn_implementation is .*; choose one of 'sdpa', 'eager'"):
         mh.load(tiny("llama"), attn_implementation=wrong)
-
-
-def test_a_copy_and_a_source_keep_the_choice(tiny: Callable[[str], Path]) -> None:
-    from mechheads.model.load import load_again
-
-    choices: tuple[Literal["sdpa", "eager"], ...] = ("sdpa", "eager")
-    for choice in choices:
-        model = mh.load(tiny("llama"), attn_implementation=choice)
-        assert model.source is not None
-        assert load_again(model.source, "cpu").attn_implementation == choice
