@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mechheads.engine.row_layout import choose_layout, with_deprecations
 from mechheads.messages.wrapped import first_sentence
-from mechheads.model.backend import Backend, Hook, Weight
+from mechheads.model.backend import Backend, Hook
 from mechheads.model.changes import as_usual
 from mechheads.model.core import ModelCore
 from mechheads.model.parts import Blocks, logits_of, moved, rotations_of, trial_tokens
@@ -264,7 +264,6 @@ def _check_outputs(backend: Backend, run: HeadCache, mlps: Mapping[int, Tensor])
     sizes, few = backend.sizes, [run.final.shape[1] - 1, 1]
     blocks: Blocks | None = None
     for layer in range(sizes.n_layers):
-        _check_weights(backend, layer)
         before, last = run.stores["resid_pre"][layer], layer == sizes.n_layers - 1
         wanted = run.final if last else run.stores["resid_pre"][layer + 1]
         written = run.z.layer(layer).transpose(1, 2).flatten(-2) @ backend.weight("O", layer).flatten(0, 1)
@@ -281,15 +280,6 @@ def _check_outputs(backend: Backend, run: HeadCache, mlps: Mapping[int, Tensor])
             raise _Unreadable(
                 f"{_layer(backend, layer)} does more with its heads' output, or with other tokens, than add z W_O + b_O"
             )
-
-
-def _check_weights(backend: Backend, layer: int) -> None:
-    sizes = backend.sizes
-    shapes: dict[Weight, tuple[int, int]] = {"V": (sizes.d_model, sizes.d_head), "O": (sizes.d_head, sizes.d_model)}
-    for kind, shape in shapes.items():
-        if (got := tuple(backend.weight(kind, layer).shape)) != (sizes.n_heads, *shape):
-            expected = [sizes.n_heads, *shape]
-            raise _Unreadable(f"W_{kind} of {_layer(backend, layer)} is {list(got)}; expected {expected}")
 
 
 def _same(new: Tensor, old: Tensor, size: Tensor, backend: Backend) -> bool:
