@@ -16,7 +16,7 @@ from huggingface_hub import errors as hub_errors, hf_hub_download
 
 from mechheads.io.text import check_unicode, read_json
 from mechheads.messages.arguments import did_you_mean
-from mechheads.model.loading import SHORT, reference_of
+from mechheads.model.loading import reference_of, trial_lengths
 from mechheads.model.on_disk import Room, Spread, take_over
 from mechheads.model.proof import AT_LOADING, apart
 from mechheads.model.sources import ModelSourceError
@@ -91,8 +91,9 @@ def _merge(peft: Any, model: Any, folder: Path) -> Any:
             raise ValueError(f"{len(lost)} of its weights have no place in the base or are missing, such as {lost[0]}")
         found = getattr(adapted.peft_config["default"], "trainable_token_indices", None) or []
         tokens = sorted({*(token for some in found.values() for token in some)} if isinstance(found, dict) else found)
-        itself, merged = reference_of(adapted, SHORT, tokens), without_adapters(adapted).eval()
-    if not apart(reference_of(merged, SHORT, tokens).logits, itself.logits, logits=True) < AT_LOADING:
+        length = trial_lengths(adapted.config)[0]
+        itself, merged = reference_of(adapted, length, tokens), without_adapters(adapted).eval()
+    if not apart(reference_of(merged, length, tokens).logits, itself.logits, logits=True) < AT_LOADING:
         raise ValueError(
             "the base with its changes added to the weights gives other logits than the base with the adapter beside "
             "them. Load both with peft, and save the model that its merge_and_unload gives if that is what you want"
