@@ -158,13 +158,9 @@ class _Measures:
 
 
 class PatternMeasures:
-    """The measures that follow from attention patterns alone.
+    """The measures that follow from attention patterns alone; ``weights`` and ``has`` are from ``weights_of``.
 
-    Args:
-        weights, has: from ``weights_of``; any number of features.
-
-    Attributes:
-        middle: which keys of each query lie in the middle, [query, key]; of queries from the third on.
+    ``middle``: which keys of each query lie in the middle [query, key]; of queries from the third on.
     """
 
     def __init__(self, weights: Float[Tensor, "window feature pos pos"], has: Bool[Tensor, "window feature"]) -> None:
@@ -182,9 +178,7 @@ class PatternMeasures:
     def at_distance(
         self, pattern: Float[Tensor, "window head pos pos"]
     ) -> tuple[Float[Tensor, "window head distance"], dict[str, Float[Tensor, "window head"]]]:
-        """The attention within the middle at each distance; its mean distance, and the share of the variance there that
-        the distance explains.
-        """
+        """The attention within the middle at each distance, and what follows from it."""
         seen = pattern * self.middle.to(pattern.dtype)
         sums, count = self._by_distance(seen), self._pairs_at_distance
         mass, tiny = sums.sum(-1), torch.finfo(torch.float64).tiny

@@ -36,16 +36,9 @@ OPENINGS = ("The", "and", "\n")
 
 
 class Readings:
-    """The values that every head computes from some tokens, for each way of reading them.
+    """The values that every head computes from some tokens, for each way of reading them (``names``).
 
-    Args:
-        ids: the tokens.
-        source: one reading, or ``"all"`` for all readings that this model has.
-        norm: ``"folded"`` multiplies the scale of the norm before attention into W_V.
-
-    Attributes:
-        names: the readings used.
-        missing: with ``"all"``, the readings that this model does not have, and why.
+    ``missing``: with ``"all"``, the readings that this model does not have, and why.
     """
 
     def __init__(self, model: Model, ids: Int[Tensor, " source"], source: Source, norm: Norm) -> None:
