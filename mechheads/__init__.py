@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from mechheads.engine.job import prepare as prepare
     from mechheads.engine.sweep import plan as plan, sweep as sweep
     from mechheads.explorer.explore import explore as explore, head_card as head_card
-    from mechheads.gating.fit.fit import fit_gates as fit_gates
-    from mechheads.gating.fit.gates import task_log_prob as task_log_prob
-    from mechheads.gating.roles.roles import head_roles as head_roles
-    from mechheads.gating.tasks.task import Task as Task
+    from mechheads.gating.fit import fit_gates as fit_gates
+    from mechheads.gating.gates import task_log_prob as task_log_prob
+    from mechheads.gating.roles import head_roles as head_roles
+    from mechheads.gating.task import Task as Task
     from mechheads.generation.generate import generate as generate
     from mechheads.heads import HeadId as HeadId
     from mechheads.interventions.basic import (
@@ -90,10 +90,10 @@ _HOME = {
     "label_heads": "labels.classify",
     "ships": "safety.heads.ships",
     "safety_heads": "safety.heads.safety_heads",
-    "Task": "gating.tasks.task",
-    "fit_gates": "gating.fit.fit",
-    "head_roles": "gating.roles.roles",
-    "task_log_prob": "gating.fit.gates",
+    "Task": "gating.task",
+    "fit_gates": "gating.fit",
+    "head_roles": "gating.roles",
+    "task_log_prob": "gating.gates",
     "build_atlas": "studies.build",
     "explore": "explorer.explore",
     "head_card": "explorer.explore",

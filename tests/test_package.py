@@ -54,7 +54,7 @@ PUBLIC = {
 """Module and qualified name of every public function and class."""
 
 CATCHES = {
-    "mechheads/cli/errors.py": "the exit code of an interrupted command",
+    "mechheads/cli/options.py": "the exit code of an interrupted command",
     "mechheads/engine/work.py": "gives the waves that are done, unless they are stored, and raises again",
 }
 """Files that catch Ctrl-C, and what for."""

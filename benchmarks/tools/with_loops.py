@@ -20,7 +20,7 @@ import mechheads as mh
 from benchmarks.tools.base import WithoutPreparing
 from benchmarks.tools.with_mechheads import LR
 from benchmarks.workloads import UPDATES, Head, Workload, usable
-from mechheads.gating.fit.fit import start_logits
+from mechheads.gating.fit import start_logits
 
 
 class Loops(WithoutPreparing):

@@ -9,10 +9,10 @@ import numpy as np
 import mechheads as mh
 from benchmarks.tools.base import EPSILON, WithoutPreparing
 from benchmarks.workloads import MIN_PAIRS, UPDATES, Head, Workload
-from mechheads.gating.fit.arguments import FitSettings, Rules
-from mechheads.gating.fit.descent import Schedule
-from mechheads.gating.fit.fit import Fit, Stage, TargetLoss, run_stages
-from mechheads.gating.fit.gates import rows_at_once
+from mechheads.gating.descent import Schedule
+from mechheads.gating.fit import Fit, Stage, TargetLoss, run_stages
+from mechheads.gating.fitted import FitSettings, Rules
+from mechheads.gating.gates import rows_at_once
 from mechheads.interventions.basic import Scale, UniformAttention
 
 LR = (0.1, 0.01)

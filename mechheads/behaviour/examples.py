@@ -77,9 +77,6 @@ class HeadExamples(TableResult):
 
         Args:
             around: how many tokens to show before and after each of them.
-
-        Raises:
-            ValueError: if there is no such head.
         """
         layers, heads = self.table[["layer", "index"]].to_numpy().max(0) + 1
         found = check_head(head, int(layers), int(heads))
@@ -92,9 +89,6 @@ class HeadExamples(TableResult):
         Args:
             example: a row of the table.
             around: how many tokens to show before and after each of them.
-
-        Raises:
-            ValueError: if there is no such row.
         """
         row = self.table.iloc[self._checked(example)]
         tokens = [self.words[at] for at in self.tokens[row["window"]] if at >= 0]
@@ -114,9 +108,6 @@ class HeadExamples(TableResult):
         Args:
             example: a row of the table.
             moved: weight attention by the norm of what is moved, so that each row sums to 1 again.
-
-        Raises:
-            ValueError: if there is no such row.
         """
         row = self.table.iloc[self._checked(example)]
         n = int((self.tokens[row["window"]] >= 0).sum())
@@ -173,8 +164,6 @@ def head_examples(
         A table with a row for each example, and its tokens and attention. After Ctrl-C, of the windows until then.
 
     Raises:
-        ValueError: if an argument is not valid, the texts have fewer than two windows of 16 tokens, or the windows do
-            not fit in the budget.
         RuntimeError: if some windows end every worker that tries them.
         KeyboardInterrupt: if Ctrl-C came before the second window.
 
@@ -251,15 +240,7 @@ def _examples(
 
 @dataclass(frozen=True, eq=False)
 class _Seen:
-    """What all heads did in one window.
-
-    Attributes:
-        ids: its tokens, and ``text``, the number of the text it comes from.
-        activity: of each head, at ``query``, where it is largest.
-        keys: the keys with the most attention, besides the first token; ``weights``, the attention to them;
-            ``first``, that to the first token; ``sizes``, the norm of what each key offers, relative to the largest.
-            Weights and sizes are in 255ths.
-    """
+    """What all heads did in one window: at the query of the largest activity, the keys attended to, in 255ths."""
 
     ids: list[int]
     text: int

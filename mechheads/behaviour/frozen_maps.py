@@ -29,14 +29,7 @@ _LEARNED = "hook_pos_embed"
 
 @dataclass(frozen=True, eq=False)
 class FrozenMap:
-    """x -> size * slope * x + offset, where the mean over d_model is first subtracted from x if the map is ``centred``.
-
-    Attributes:
-        size: of each row, because each has its own statistics, or of each number in it; None if the module is no norm
-            and treats all rows alike.
-        slope: the weight of a norm, or a multiplier.
-        offset: what the module gives for 0: the bias of a norm.
-    """
+    """x -> size * slope * x + offset; if the map is ``centred``, the mean over d_model is first subtracted from x."""
 
     size: Float[Tensor, "row #d_model"] | None
     slope: Float[Tensor, " d_model"]
@@ -74,11 +67,7 @@ def frozen_at(
     x: Float[Tensor, "row d_model"],
     rounding: float,
 ) -> FrozenMap | None:
-    """The map of a module, frozen at its inputs ``x``; None if it is neither a norm nor a product with a diagonal.
-
-    A norm gives the same for a probe of twice the size, a product gives twice as much. A norm that subtracts the mean
-    gives the same for a probe with another mean.
-    """
+    """The map of a module, frozen at its inputs ``x``; None if it is neither a norm nor a product with a diagonal."""
     unit = balanced(x.shape[-1], x.device)
     probes = _LOUD * torch.stack([0 * unit, unit, -unit, 2 * unit, unit + 1]).to(x.dtype)
     out = run(torch.cat([probes, x])).double()
@@ -99,16 +88,7 @@ def frozen_at(
 
 @dataclass(frozen=True, eq=False)
 class FrozenRun:
-    """A run of some tokens, and its norms as linear maps at some of their positions.
-
-    Attributes:
-        analysis: the public function that uses it, for messages.
-        prompt: the prompt of each row.
-        streams: the residual stream before each block, and after the last one.
-        z: of each layer.
-        patterns: what these positions attend to in each layer, and ``v``: of all tokens; empty unless asked for.
-        embedded: the embeddings of ``hook_embed`` and ``hook_pos_embed``, if the model has learned positions.
-    """
+    """A run of some tokens, and its norms as linear maps at some of their positions."""
 
     model: Model
     analysis: str

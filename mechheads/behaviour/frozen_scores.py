@@ -37,13 +37,7 @@ _QK: tuple[Which, ...] = ("q", "k")
 
 @dataclass(frozen=True, eq=False)
 class FrozenSide:
-    """q or k of a head before rotation, as an affine map of the stream of each row.
-
-    Attributes:
-        norm: before W_Q or W_K.
-        weight, bias: W_Q and b_Q, or W_K and b_K, of the head.
-        own_norm: the norm of q or k, or what a clip leaves of each number; it may do nothing.
-    """
+    """q or k of a head before rotation, as an affine map of the stream of each row."""
 
     norm: FrozenMap
     weight: Float[Tensor, "d_model d_head"]
@@ -71,10 +65,7 @@ class FrozenSide:
 
 
 class ScoringBlock:
-    """The block of a head, run alone on an empty stream with q and k put in.
-
-    A norm of q and k that has no hook of its own is known by what comes after it and rotation.
-    """
+    """The block of a head, run alone on an empty stream with q and k put in."""
 
     def __init__(self, model: Model, head: HeadId, length: int) -> None:
         """``length`` is how many positions are measured."""
@@ -113,10 +104,7 @@ class ScoringBlock:
         return "clip" if louder.norm() < 1.5 * loud.norm() else None
 
     def used(self, which: Which, values: Float[Tensor, "row d_head"], length: int) -> Float[Tensor, "row pos d_head"]:
-        """What is read of q or k after its norm, or as attention uses it, if it is this at so many positions.
-
-        Where nothing shows q, it is treated as k is.
-        """
+        """What is read of q or k after its norm, or as attention uses it; where nothing shows q, as for k."""
         if self.after_norm[which] == self.raw[which]:
             return self._scored(values, length, self.raw["k"]).double()
 
@@ -162,10 +150,7 @@ class ScoringBlock:
 
     @cached_property
     def of_positions(self) -> Float[Tensor, "query key"]:
-        """What is added to scores for positions alone, up to what all keys of a query share: log p if q is 0.
-
-        It is -inf where a key is hidden.
-        """
+        """What is added to scores for positions alone, up to what all keys share; -inf where a key is hidden."""
         return self._log_pattern(1, self.length, lambda value, hook: torch.zeros_like(value))[0]
 
     def _preferred(self, sizes: Sequence[float]) -> list[float]:
@@ -241,12 +226,7 @@ class _Kept:
 
 @dataclass(frozen=True, eq=False)
 class FrozenScores:
-    """The scores of one head for one query of each prompt of a run, and every row of that run as a key.
-
-    Attributes:
-        q: of the query of each prompt; ``k``: of every row.
-        at: the row of each query; ``pos``: the position of each row.
-    """
+    """The scores of one head for one query of each prompt of a run, and every row of that run as a key."""
 
     block: ScoringBlock
     q: FrozenSide
@@ -286,16 +266,13 @@ class FrozenScores:
         return self.block.scale * (q @ self.block.rotations["k"])[self.pos, self.prompt]
 
     def of_positions(self) -> Float[Tensor, " row"]:
-        """What is added for positions alone."""
+        """What is added to scores for positions alone, up to what all keys share; -inf where a key is hidden."""
         return self.block.of_positions[self.pos[self.at][self.prompt], self.pos]
 
     def off(
         self, scores: Float[Tensor, " row"], pattern: Float[Tensor, " row"]
     ) -> tuple[Float[Tensor, " prompt"], Float[Tensor, " prompt"]]:
-        """The largest difference between scores and those that give the run's own pattern, and the largest score.
-
-        Scores are compared up to what all keys share, because no pattern shows that.
-        """
+        """How far scores are from those of the run's own pattern, up to what all keys share; the largest score."""
         seen = pattern >= torch.finfo(pattern.dtype).tiny
         weights, log_p = pattern.double(), pattern.double().log()
         cap = self.block.cap

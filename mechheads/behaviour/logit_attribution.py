@@ -157,13 +157,7 @@ def top(backend: Backend, state: Float[Tensor, "prompt d_model"], limits: Limits
 
 
 class _Readout:
-    """The direction after the final norm whose product with a part is its part in the logits.
-
-    Attributes:
-        direction: W_U of the answer minus that of the wrong answer, times the slope of what follows W_U.
-        bias: the product with the bias of the final norm, and b_U.
-        largest: the larger of the logits, before what follows W_U; for tolerances.
-    """
+    """The direction after the final norm whose product with a part is its part in the logits; ``bias`` is the rest."""
 
     def __init__(
         self,

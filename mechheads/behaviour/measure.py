@@ -61,10 +61,7 @@ _EVERY = 4
 def measure(
     model: Model, ids: Int[Tensor, "window pos"], also: Callable[..., None] = lambda layer, **activations: None
 ) -> tuple[Float[Tensor, "measure layer head window"], Float[Tensor, "layer head pos"]]:
-    """The measures, NaN where a window has none, and the attention within the middle at each distance; on the CPU.
-
-    ``also`` sees the activations of each layer too, as ``see`` of ``each_layer``.
-    """
+    """The measures, NaN where a window has none, and the attention within the middle at each distance; on the CPU."""
     weights, has = weights_of(keys_of(ids, delimiters(model.tokenizer, model.d_vocab)))
     measures, stream = _Measures(model, ids, weights, has), list[Tensor]()
 
@@ -88,10 +85,7 @@ def _claim(model: Model, ids: Int[Tensor, " pos"], stream: Float[Tensor, "pos d_
 
 
 def each_layer(model: Model, ids: Int[Tensor, "window pos"], sites: Sequence[str], see: Callable[..., None]) -> None:
-    """Run some windows, and pass the activations of one layer after the other to ``see``, in float32.
-
-    ``sites`` are in the order in which a block computes them.
-    """
+    """Run some windows, and pass the activations of one layer after the other to ``see``, in float32."""
     now: dict[str, Tensor] = {}
 
     def note(value: Tensor, hook: Any, site: str, layer: int) -> None:
@@ -158,10 +152,7 @@ class _Measures:
 
 
 class PatternMeasures:
-    """The measures that follow from attention patterns alone; ``weights`` and ``has`` are from ``weights_of``.
-
-    ``middle``: which keys of each query lie in the middle [query, key]; of queries from the third on.
-    """
+    """The measures that follow from attention patterns alone; ``weights``, ``has`` from ``weights_of``."""
 
     def __init__(self, weights: Float[Tensor, "window feature pos pos"], has: Bool[Tensor, "window feature"]) -> None:
         self._weights, self._has = weights, has.T[:, None]
@@ -193,12 +184,7 @@ class PatternMeasures:
         }
 
     def _by_distance(self, seen: Float[Tensor, "window head pos pos"]) -> Float[Tensor, "window head distance"]:
-        """The sum over all pairs at each distance, of attention that is 0 but for earlier keys.
-
-        In memory, the key at a distance lies n + 1 places after the key at that distance in the row before. A view with
-        this step has the distances as its columns. Where a row has no such key, it shows a later key of the row before,
-        which is 0.
-        """
+        """The sum of attention over all pairs at each distance, by a view whose columns are the distances."""
         n = seen.shape[-1]
         flat = seen.flatten(2)
         rows = flat.as_strided((*flat.shape[:2], n - 1, n), (*flat.stride()[:2], n + 1, 1), flat.storage_offset() + 2)
@@ -243,10 +229,7 @@ def keys_of(
 def weights_of(
     keys: Bool[Tensor, "window behaviour pos pos"],
 ) -> tuple[Float[Tensor, "window feature pos pos"], Bool[Tensor, "window behaviour"]]:
-    """Weights [window, behaviours and then nulls, pos, pos] whose products with a pattern, summed, are these measures.
-
-    Beside them, which behaviours a window has at all.
-    """
+    """Weights whose products with a pattern, summed, are behaviours and nulls; and which of them a window has."""
     n = keys.shape[-1]
     position = torch.arange(n, device=keys.device)
     back = position[:, None] - position

@@ -127,20 +127,13 @@ class HeadProfile(HeadScores):
         0.3 (``self``, ``previous-token``, ``delimiter``) or 0.1 (``duplicate-token``, ``induction``), at the lower end
         of its interval. A positional head must also give a tenth of its attention to tokens other than the first and
         the query itself.
-
-        Raises:
-            ValueError: if there is no such head.
         """
         found = check_head(head, self.n_layers, self.n_heads)
         named = self.dataset["named"].values[found.layer, found.head]
         return tuple(NAMES[name] for name, has in zip(PROFILED, named, strict=True) if has)
 
     def named(self, name: str) -> tuple[HeadId, ...]:
-        """The heads with a name, those with the largest excess first.
-
-        Raises:
-            ValueError: if there is no such name.
-        """
+        """The heads with a name, those with the largest excess first."""
         check_known("name", name, tuple(NAMES.values()))
         at = list(NAMES.values()).index(name)
         named, excess = (self.dataset[each].values[..., at] for each in ("named", "excess"))
@@ -152,9 +145,6 @@ class HeadProfile(HeadScores):
 
         Args:
             columns: only these, in this order. All columns are there by default, but at most eight are shown.
-
-        Raises:
-            ValueError: if there is no such column.
         """
         data = self.dataset
         heads = [HeadId(layer, head) for layer in range(self.n_layers) for head in range(self.n_heads)]
@@ -211,14 +201,7 @@ _BLOCKS = 256
 
 @dataclass(frozen=True, eq=False)
 class Totals:
-    """Sums over windows, in at most 256 blocks of as many windows each. Full blocks are merged two by two.
-
-    Attributes:
-        sums, counts: of each measure over the windows of a block that have it.
-        at_distance: attention at each distance.
-        width: the number of windows in a block.
-        batches, windows, tokens: how many have been measured.
-    """
+    """Sums over windows, in at most 256 blocks of as many windows each. Full blocks are merged two by two."""
 
     sums: Float[Tensor, "measure layer head block"]
     counts: Float[Tensor, "measure block"]
@@ -305,7 +288,6 @@ def profile_heads(
         Ctrl-C, of the windows until then.
 
     Raises:
-        ValueError: if an argument is not valid, or the texts have no window of 16 tokens.
         RuntimeError: if some windows end every worker that tries them; with a store, the same call goes on.
         KeyboardInterrupt: if Ctrl-C came before the second window.
 

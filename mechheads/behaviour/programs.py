@@ -40,7 +40,7 @@ from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.encoding import text_ids, token_strings
-from mechheads.prompts.tokens import Unpadded
+from mechheads.prompts.tokens import Unpadded, read_texts
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import clustered_interval, family_p, mean_over_prompts
 from mechheads.results.tables import TableResult
@@ -73,10 +73,7 @@ def patterns_of(ids: Int[Tensor, "window pos"]) -> dict[str, Float[Tensor, "wind
 def fits_of(
     pattern: Float[Tensor, "window head pos pos"], programs: Iterable[Float[Tensor, "window pos pos"]]
 ) -> list[Float[Tensor, "window head"]]:
-    """J of each program: the sum of the smaller of two weights over the sum of the larger, over queries and keys.
-
-    Of sparse weights, only their own keys are read: the smaller of two weights is 0 elsewhere.
-    """
+    """J of each program: the sum of the smaller of two weights over that of the larger. Sparse ones are faster."""
     both, found = pattern.sum((-1, -2)) + pattern.shape[2], []
     for weights in programs:
         if weights.is_sparse:
@@ -98,9 +95,6 @@ class AttentionProgram:
     Args:
         program: a function of the texts of a prompt's tokens that gives weights [query, key], or the name of a program
             of the package: ``"first"``, ``"previous"``, ``"self"``, ``"uniform"``, ``"duplicates"`` or ``"induction"``.
-
-    Raises:
-        ValueError: if it is neither, or when it is used, if it gives no weights.
 
     Hayes, Li & Andreas 2026 (arXiv 2606.19317).
 
@@ -125,17 +119,15 @@ class AttentionProgram:
         return self.program if isinstance(self.program, str) else name_of(self.program)
 
     def weights(self, tokens: Sequence[str]) -> Float[Tensor, "pos pos"]:
-        """The weights for the tokens of one prompt.
-
-        Raises:
-            ValueError: if the program gives no weights of this shape that sum to 1 over the tokens so far.
-        """
+        """The weights for the texts of the tokens of one prompt."""
+        n, wrong = len(read_texts(tokens, "tokens")), None
+        if not n:
+            return torch.ones(0, 0)
         if isinstance(self.program, str):
             return patterns_of(torch.tensor([[tokens.index(text) for text in tokens]]))[self.program][0]
-        n, wrong = len(tokens), None
         try:
             found = torch.as_tensor(np.asarray(self.program(list(tokens)), dtype=np.float32))
-        except (TypeError, ValueError) as error:
+        except Exception as error:
             raise ValueError(f"program {self.name} fails for {n} tokens: {error}") from error
         if found.shape != (n, n):
             wrong = f"shape {list(found.shape)}"
@@ -144,9 +136,9 @@ class AttentionProgram:
         elif (later := found.triu(1).nonzero()).numel():
             wrong = f"weight from token {int(later[0, 0])} to token {int(later[0, 1])}, which comes later"
         if wrong:
-            wanted = "[query, key], each row of which sums to 1 over the tokens so far"
             raise ValueError(
-                f"program {self.name} gives {wrong}; for {n} tokens give weights of shape [{n}, {n}], {wanted}"
+                f"program {self.name} gives {wrong}; for {n} tokens give weights of shape [{n}, {n}], [query, key], "
+                "each row of which sums to 1 over the tokens so far"
             )
         return found
 
@@ -213,16 +205,13 @@ def test_program(
     Returns:
         A row for each head, with intervals over texts. After Ctrl-C, of the windows until then.
 
-    Raises:
-        ValueError: if an argument is not valid, or a program gives no weights.
-
     Hayes, Li & Andreas 2026 (arXiv 2606.19317).
 
     >>> test = mh.behaviour.test_program(model, None, {"L16H0": "previous"}, n_tokens=512)
     >>> bool(test.table["fit"][0] > 0.4)
     True
     """
-    if not isinstance(programs, Mapping):
+    if not isinstance(programs, Mapping) or not programs:
         raise ValueError(
             f"programs is {programs!r}; give a dict of heads and programs, such as {{'L16H0': 'previous'}}"
         )
@@ -235,25 +224,25 @@ def test_program(
     rows = texts
     if texts is None:
         rows = [Unpadded(text_ids(text, model.tokenizer)[0][:window]) for text in default_texts()]
-    seen: list[tuple[Windows, Tensor]] = []
+    read, cluster, measures = list[list[int]](), list[int](), list[Tensor]()
 
     def see(windows: Windows, found: Tensor) -> None:
-        seen.append((windows, found))
+        read.extend(windows.ids.tolist())
+        cluster.extend(windows.text)
+        measures.append(found)
         bar.update(windows.ids.numel())
 
     with until_interrupted() as interrupts, Bar(total=n_tokens, desc="programs", unit="token") as bar:
         stop_if(each_batch(model, windows_of(model, rows, window, n_tokens), partial(_measured, sets), see))
-    read = [row for windows, _ in seen for row in windows.ids.tolist()]
     interrupts.stop_unless(len(read) > 1)
     interrupts.warn(f"{sum(map(len, read))} tokens", "the test is of these")
-    fit, *others, by_program, by_uniform = torch.cat([found for _, found in seen], dim=-1).numpy()
+    fit, *others, by_program, by_uniform = torch.cat(measures, dim=-1).numpy()
     heads = [" ".join(map(str, rules)) for rules in sets]
     names = [" ".join(rule.name for rule in rules.values()) for rules in sets]
     is_own = np.array(OTHERS)[:, None] == names
     best = np.where(is_own, -1, mean_over_prompts(np.stack(others))).argmax(0)
     excess = fit - np.stack(others)[best, range(len(sets))]
     measured = {"fit": fit, "excess": excess, "program_loss": by_program, "uniform_loss": by_uniform}
-    cluster = [text for windows, _ in seen for text in windows.text]
     begins = ["".join(token_strings(row[:_SHOWN], model.tokenizer)) for row in read]
     windows = {"heads": np.repeat(heads, len(read)), "text": cluster * len(sets), "window": begins * len(sets)}
     return ProgramTest(

@@ -66,9 +66,6 @@ def retrieval_heads(
         The scores in logits [layer, head, prompt], NaN for prompts that the model answers rightly at no step;
         ``dataset["steps"]`` [prompt] is the number of steps that count.
 
-    Raises:
-        ValueError: if an argument is not valid, or the model answers no prompt rightly at any step.
-
     Gema, Alex & Minervini 2026 (arXiv 2607.01002), LOCOS. Ablate the first heads on ``needle_prompts`` to see whether
     they matter to what is retrieved, and not to what is known or computed.
 
@@ -113,7 +110,7 @@ _Step = tuple[int, list[int], int, list[int]]
 
 def _steps(model: Model, prompts: Prompts, answers: Sequence[Answer] | None, place: str) -> list[_Step]:
     """The steps of all answers; an error if there is no such position, or no answers that fit the prompts."""
-    if not isinstance(prompts, Prompts) or place not in prompts.positions:
+    if place not in prompts.positions:
         raise ValueError(f"prompts has no position {place!r}; give mh.Prompts with positions={{{place!r}: [...]}}")
     given = prompts.answer if answers is None else answers
     if given is None or isinstance(given, str) or len(given) != len(prompts):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
 from jaxtyping import Int
@@ -19,7 +19,7 @@ from mechheads.data import folder
 from mechheads.engine.dispatch import each_by_workers, setup_of_each
 from mechheads.io.text import read_text
 from mechheads.limits import DEFAULT_BUDGET, current
-from mechheads.messages.arguments import check_at_least
+from mechheads.messages.arguments import Positive, Within, check_at_least, checked
 from mechheads.model.model import Model
 from mechheads.prompts.chats import is_chat
 from mechheads.prompts.encoding import begin_tokens, text_ids
@@ -43,12 +43,7 @@ _COPIES = 3
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of one length.
-
-    Attributes:
-        ids: their tokens.
-        text: the number of the text that each comes from.
-    """
+    """Windows of one length: their tokens, and the number of the text that each comes from."""
 
     ids: Int[Tensor, "window pos"]
     text: list[int]
@@ -87,11 +82,7 @@ def default_texts() -> Iterator[str]:
 
 
 def windows_of(model: Model, texts: Texts, length: int, most: int | None) -> Iterator[Windows]:
-    """Windows of ``length`` tokens, and the ends of texts, cut to a multiple of 16 tokens, in batches of one length.
-
-    Each window of a text, but not of token ids, begins with the tokens that the tokenizer puts before every text. The
-    last window ends after ``most`` tokens.
-    """
+    """Windows of ``length`` tokens, and the ends of texts, cut to a multiple of 16 tokens, in batches of one length."""
     waiting: dict[int, list[tuple[list[int], int]]] = {}
     empty = True
     for window, text in _single_windows(model, texts, length, most):
@@ -112,10 +103,7 @@ def each_batch(
     compute: Callable[[Model, Int[Tensor, "window pos"]], T],
     see: Callable[[Windows, T], object],
 ) -> bool:
-    """Compute something for batches of windows, here or by workers; ``see`` gets each with its value, on the CPU.
-
-    Returns whether Ctrl-C stopped workers.
-    """
+    """Compute something for batches of windows, here or by workers; whether Ctrl-C stopped workers."""
     limits = current().limits
     if limits.workers is None:
         for windows in batches:
@@ -150,7 +138,10 @@ def _see_one(windows: list[Windows], see: Callable[[Windows, T], object], index:
     see(windows[index], value)
 
 
-def repeated_tokens(model: Model, n: int = 16, length: int = 64, *, seed: int = 0) -> list[list[int]]:
+@checked
+def repeated_tokens(
+    model: Model, n: Positive = 16, length: Annotated[int, Within(least=8)] = 64, *, seed: int = 0
+) -> list[list[int]]:
     """Rows of random tokens, each followed by its copy, for ``mh.profile_heads``.
 
     In the second half of a row, every token has one earlier copy, and the token after this copy is the next one. So the
@@ -174,8 +165,6 @@ def repeated_tokens(model: Model, n: int = 16, length: int = 64, *, seed: int = 
     >>> "L18H6" in [str(head) for head in profile.select(behaviour="induction").heads(4)]
     True
     """
-    check_at_least(1, n=n)
-    check_at_least(8, length=length)
     tokenizer = model.tokenizer
     special = set(tokenizer.all_special_ids)
     known = [token for token in range(min(len(tokenizer), model.d_vocab)) if token not in special]

@@ -150,13 +150,14 @@ def roles(
     quick: Annotated[bool, typer.Option(help="Few items, seeds and updates: a first look.")] = False,
     seed: Seed = 0,
     *,
+    taken: Taken,
     fits: Fits,
     machine: Machine,
 ) -> None:
     """How tasks change as heads of each role are gated off: one row for each task, one column for each model."""
+    given: dict[str, Any] = {"tasks": tasks, "out": out, "quick": quick, **asdict(fits), **taken.of_tasks()}
     from mechheads.studies import roles_figure
 
-    given: dict[str, Any] = {"tasks": tasks, "out": out, "quick": quick, **asdict(fits)}
     with results_in(out) as results, settings(workers=machine.workers, device=machine.device, seed=seed):
         results.draw(roles_figure(model, **_known(given)))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mechheads.cli.errors import in_options
+from mechheads.cli.options import in_options
 from mechheads.io.write import folder_locked
 
 if TYPE_CHECKING:
@@ -70,10 +70,7 @@ class Results:
         self.interrupted = found.interrupted
 
     def grow(self, found: Atlas, write_page: Callable[[Any, Path], Path]) -> None:
-        """Save what an atlas has so far, so that a kill loses little; its page not if that takes too much of the time.
-
-        The first page is written at once. Each one holds more and takes longer than the one before.
-        """
+        """Save what an atlas has so far, so that a kill loses little; its page only if that is quick."""
         self.tell(found)
         start, self._shown = time.perf_counter(), None
         if self._pages and sum(self._pages) + self._pages[-1] > _ON_PAGES * (start - self._start):
@@ -117,10 +114,7 @@ class Results:
 
 @contextmanager
 def results_in(out: Path, names: Sequence[str] = ()) -> Iterator[Results]:
-    """Run a command's work, then print the results and the paths of the files.
-
-    Before the work, the folder is locked, and refused if it holds one of the files that the command did not write.
-    """
+    """Run a command's work in a locked folder, then print the results and the paths of the files."""
     start = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     results = Results(out, names)

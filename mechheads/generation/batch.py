@@ -72,12 +72,7 @@ Choose = Callable[[Float[Tensor, "row d_vocab"], Int[Tensor, " row"], int], Int[
 
 @dataclass(frozen=True)
 class Choice:
-    """How the next token is chosen.
-
-    Attributes:
-        temperature, top_k: as in ``Sampling``.
-        noise: a number from 0 to 1 for each prompt and step; None takes the most probable token.
-    """
+    """How the next token is chosen; ``noise`` is a number from 0 to 1, or None to take the most probable token."""
 
     temperature: float
     top_k: int | None
@@ -97,11 +92,7 @@ class Choice:
 
 
 class Columns:
-    """Cached keys and values of every layer, with a column for each position; the adapters' ``Keys``.
-
-    Columns after a row's last token hold padding of the prompt. Causal attention does not read them, and later tokens
-    overwrite them.
-    """
+    """Cached keys and values of every layer, a column for each position; later tokens overwrite a row's padding."""
 
     def __init__(self, rows: int, pos: int) -> None:
         self._size = rows, pos
@@ -133,19 +124,9 @@ class Columns:
 
 
 class Batch:
-    """One batch of rows.
+    """One batch of rows, each a prompt under a condition.
 
-    Args:
-        tokens: the prompts.
-        prompt, condition: those of each row.
-        new: the largest number of new tokens.
-        limits: the memory limit.
-
-    Attributes:
-        live: the unfinished rows; the i-th of them is row i of the columns.
-        present: for each condition in the current forward pass, its rows in that pass.
-        passing: the rows of the current forward pass, and their positions in it.
-        state: the last state of each row, after ``seen`` tokens.
+    The i-th of the ``live`` rows is row i of the columns; ``state`` is the last state of a row, after ``seen`` tokens.
     """
 
     def __init__(
@@ -236,10 +217,7 @@ class Batch:
         return self._filled(self.live, shared, last)
 
     def _share(self, columns: Columns) -> int:
-        """The number of first tokens that all rows share, once their keys and values are in the columns of every row.
-
-        0 if computing them apart does not pay.
-        """
+        """The number of first tokens that all rows share, then in the columns of every row; 0 if that does not pay."""
         conditions, of_row = self.condition.unique(return_inverse=True)
         shared = min(shared_start(self.ids), int(self.end.min()) - 1)
         if shared * (len(of_row) - len(conditions)) < _WORTH_SHARING:

@@ -44,6 +44,8 @@ def rows(file: str | Path) -> list[dict[str, Any]]:
     >>> rows(file)
     [{'word': 'hot', 'meaning': 'not cold, warm'}]
     """
+    if not isinstance(file, (str, Path)):
+        raise ValueError(f"file is {described(file)}; give a path")
     file = Path(file).expanduser()
     if not os.path.isfile(file):  # Path.is_file raises for a name that is too long
         raise ValueError(f"there is no file {str(file)!r}")
@@ -137,12 +139,13 @@ def _of_parquet(file: Path) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file or some of them, with the place of each in the file, from 1, and how many rows it has."""
+    """Rows of a file, chosen ``by`` some columns, with the place of each from 1; ``given`` is how many it has."""
 
     name: str
     rows: Sequence[Mapping[str, Any]]
     number: Sequence[int]
     given: int
+    by: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, file: str | Path) -> Table:
@@ -156,10 +159,7 @@ class Table:
         return {name: cell for row in reversed(self.rows) for name, cell in row.items()}
 
     def pick(self, call: str, *, only: bool = False, **given: str | None) -> dict[str, str]:
-        """The columns that arguments name, each of which must be there.
-
-        ``call`` is what to type; with ``only``, None stands for the only column of the file.
-        """
+        """The columns that arguments name; with ``only``, None stands for the only column. ``call`` is what to type."""
         names = list(self.first)
         if only and len(names) == 1:
             given = {argument: name or names[0] for argument, name in given.items()}
@@ -175,10 +175,7 @@ class Table:
         return f"the column{'s' * (len(shown) != 1)} {', '.join(shown)}"
 
     def where(self, where: Where) -> Table:
-        """The rows with these values: for each column one, or a list of several.
-
-        Values are compared as they are written, so 1 is "1", and a missing value is "".
-        """
+        """The rows with these values of columns, compared as they are written: 1 is "1", a missing value ""."""
         kept = list(zip(self.number, self.rows, strict=True))
         for name, values in where.items():
             if name not in self.first:
@@ -192,7 +189,7 @@ class Table:
             kept = [(number, row) for number, row in kept if _written(row.get(name)) in wanted]
         if not kept:
             raise ValueError(f"no row of {self.name} has all the values of where={dict(where)!r}")
-        return replace(self, rows=[row for _, row in kept], number=[number for number, _ in kept])
+        return replace(self, rows=[row for _, row in kept], number=[number for number, _ in kept], by=tuple(where))
 
     def texts(self, column: str) -> list[str]:
         """The cells of a column, each a text; a whole number is its digits."""
@@ -222,9 +219,9 @@ class Table:
         cells = [whole_number(row.get(column)) for row in self.rows]
         return None if None in cells else [cell for cell in cells if cell is not None]
 
-    def taken(self, columns: Sequence[str], *, by: Sequence[str] = ()) -> str:
+    def taken(self, columns: Sequence[str]) -> str:
         """How many rows of which columns were taken, and which columns were not used, also not to choose rows by."""
-        unused = [name for name in self.first if name not in (*columns, *by)]
+        unused = [name for name in self.first if name not in (*columns, *self.by)]
         kept, every = len(self.rows), "its one row" if self.given == 1 else f"all {self.given} rows"
         told = f"{every if kept == self.given else f'{kept} of {self.given} rows'} of {', '.join(map(repr, columns))}"
         return f"{told}; not used: {', '.join(map(repr, unused))}" if unused else told

@@ -32,11 +32,7 @@ _KINDS = {
 
 
 def write_file(path: Path, content: bytes | memoryview | str) -> Path:
-    """Write bytes, or text as UTF-8, to a file, completely or not at all; see ``replacing``.
-
-    A file that holds just this stays as it is. HDF5 would end the whole process if the disk is full, so it gives its
-    content here as bytes.
-    """
+    """Write bytes, or text as UTF-8, completely or not at all; a file that holds just this stays as it is."""
     content = content.encode() if isinstance(content, str) else content
     for mark in _KINDS:
         if bytes(content[:8]).startswith(mark):
@@ -50,11 +46,7 @@ def write_file(path: Path, content: bytes | memoryview | str) -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path in the same folder to write to; what is there at the end of the block replaces the file.
-
-    It reaches the disk before it is renamed, so that a reader sees either the old file or the new one, never a part of
-    it. After an error the old file stays. If the path is a link, the file that it leads to is replaced.
-    """
+    """A path in the same folder to write to, which replaces the file, or that a link leads to, after the block."""
     path = path.resolve() if path.is_symlink() else path
     check_place(path)
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_UNFINISHED}")
@@ -79,10 +71,7 @@ def remove_unfinished(folder: Path) -> None:
 
 @contextmanager
 def folder_locked(folder: str | Path) -> Iterator[None]:
-    """Hold a folder during a block, for this thread alone; blocks may be nested.
-
-    The lock is one of the operating system: it ends with the process, however that ends.
-    """
+    """Hold a folder for this thread alone, by a lock of the operating system; blocks may be nested."""
     file = Path(folder).resolve() / LOCK
     lock = FileLock(file, is_singleton=True)  # one object for each file, which counts the blocks of each thread
     try:
@@ -130,10 +119,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:
-    """Write a table as CSV, without its index. The file is written completely or not at all.
-
-    A cell or heading that a spreadsheet would run as a formula gets a leading apostrophe, unless it is a number.
-    """
+    """Write a table as CSV; a cell that a spreadsheet would run as a formula gets an apostrophe."""
     write_file(path, table.map(_inert).rename(columns=_inert).to_csv(index=False))
 
 

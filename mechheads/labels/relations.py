@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from textwrap import shorten
@@ -15,7 +15,7 @@ from typing import Any
 
 from mechheads.data import content, names
 from mechheads.io.rows import KINDS, Table
-from mechheads.io.text import cell_text, check_unicode, described, read_json
+from mechheads.io.text import cell_text, check_unicode, described, entries, read_json
 from mechheads.messages.arguments import check_arguments, did_you_mean
 from mechheads.messages.wrapped import Wrapped
 
@@ -46,9 +46,6 @@ class WordList(Wrapped):
         name: a short name.
         words: the words, without leading spaces.
         source: where they come from.
-
-    Raises:
-        ValueError: if the name is empty, there are no words, or one is not text.
 
     >>> mh.labels.WordList("fruit", ["apple", "Pear"]).explains("pomme", "pear")
     True
@@ -107,11 +104,6 @@ class Relation(Wrapped):
             they also contain, and word lists, which explain the targets that they contain. Each is an object, the name
             of one of the package, or the path of a relation's file. Pairs that a rival explains are not scored.
 
-    Raises:
-        ValueError: if the name or category is empty, the category is not text, there are no pairs, a pair is not two
-            words, ``copying`` is neither True nor False, a template does not have the required fields, or a rival does
-            not exist.
-
     >>> from mechheads.labels import Relation
     >>> Relation("rhymes", "Linguistic", {"cat": "hat", "moon": "spoon"}, source="made up here")
     <Relation 'rhymes' (Linguistic): 2 pairs, cat -> hat, ...; made up here>
@@ -127,6 +119,7 @@ class Relation(Wrapped):
     rivals: Sequence[Rival | str | Path] = ()
 
     def __post_init__(self) -> None:
+        check_arguments(type(self), {"name": self.name})
         if not self.name.strip():
             raise ValueError("name is empty; a relation needs a name")
         if isinstance(self.pairs, Mapping):
@@ -140,7 +133,7 @@ class Relation(Wrapped):
                 f"category of relation {self.name!r} is {self.category!r}; name what its heads do, e.g. "
                 f"{CATEGORIES[0]!r}, or give None for no category"
             )
-        pairs = tuple(_pair(pair, self.name) for pair in self.pairs)
+        pairs = tuple(_pair(pair, self.name) for pair in entries(self.pairs, "pairs", "pairs of words"))
         if not pairs:
             raise ValueError(f"relation {self.name!r} has no pairs; give at least one (source, target)")
         object.__setattr__(self, "pairs", pairs)
@@ -168,9 +161,6 @@ class Relation(Wrapped):
             name_or_path: a name from ``relation_names()``, or the path of a file.
             category: replaces the file's category.
             copying: replaces the file's ``copying``.
-
-        Raises:
-            ValueError: if there is no such relation or file, or the file is no such object.
 
         >>> from mechheads.labels import Relation
         >>> Relation.load("country_to_capital").pairs[0]
@@ -201,9 +191,6 @@ class Relation(Wrapped):
         Returns:
             The relation, which says how many rows were taken, and which columns were not used.
 
-        Raises:
-            ValueError: if the file cannot be read, a column is not given or not there, or a cell is no text.
-
         >>> import tempfile
         >>> from pathlib import Path
         >>> file = Path(tempfile.mkdtemp(), "antonyms.jsonl")
@@ -211,8 +198,9 @@ class Relation(Wrapped):
         >>> mh.Relation.from_file(file, source="input", target="output")
         <Relation 'antonyms': 2 pairs, hot -> cold, ...; antonyms.jsonl, all 2 rows of 'input', 'output'>
         """
-        call = f"Relation.from_file({Path(file).name!r}, source=..., target=...)"
-        found, told = Table.of(file).texts_of(call, source=source, target=target)
+        table = Table.of(file)
+        call = f"Relation.from_file({table.name!r}, source=..., target=...)"
+        found, told = table.texts_of(call, source=source, target=target)
         every = list(zip(*found.values(), strict=True))
         pairs = list(dict.fromkeys(every))
         repeated = f"; {len(every) - len(pairs)} repeat another and are left out" * (len(every) > len(pairs))
@@ -255,10 +243,9 @@ class Relation(Wrapped):
 
 
 RelationLike = Relation | str | Path
-Relations = RelationLike | Mapping[str, Any] | Sequence[Any]
+Relations = RelationLike | Sequence[RelationLike] | Mapping[str, Mapping[str, str] | Sequence[Sequence[str]]]
 """What ``load_relations`` takes."""
-OWN = "own pairs"
-"""The name of a relation that was given as pairs alone."""
+_BY_NAME = 'give pairs of your own by a name, {"opposites": {"hot": "cold", ...}}'
 Rival = Relation | WordList
 """What may explain pairs of another relation."""
 
@@ -274,21 +261,13 @@ def relation_names() -> tuple[str, ...]:
 
 
 def load_relations(relations: Relations | None = None) -> tuple[Relation, ...]:
-    """Relations from pairs of words, names, files and ``Relation`` objects; ``None`` for all of the package.
+    """Relations by their names, from files, from ``Relation`` objects, or from pairs of words by a name.
 
     Args:
-        relations: one of these, or a list of several:
-
-            - pairs of your own, as a dict ``{"hot": "cold", ...}`` or a list ``[("hot", "cold"), ...]``. The relation
-              is called "own pairs".
-            - a dict of several relations by name: ``{"opposites": {"hot": "cold", ...}, "plurals": [("cat", "cats"),
-              ...]}``.
-            - a name from ``relation_names()``, a ``Relation``, or the path of a file (see ``Relation.load``). Of a
-              table, give ``Relation.from_file(file, source=, target=)``.
-
-    Raises:
-        ValueError: if one cannot be found or read, if two share a name, if there are none, or if it is not clear
-            whether words or names of relations are meant.
+        relations: a name from ``relation_names()``, a ``Relation``, the path of a file (see ``Relation.load``; of a
+            table, give ``Relation.from_file(file, source=, target=)``), or a list of these; or a dict of your own
+            pairs by names, ``{"opposites": {"hot": "cold"}, "plurals": [("cat", "cats")]}``. ``None`` for all of the
+            package.
 
     >>> from mechheads.labels import load_relations
     >>> [relation.name for relation in load_relations(["name_copying", "english_to_french"])]
@@ -306,63 +285,22 @@ def load_relations(relations: Relations | None = None) -> tuple[Relation, ...]:
 
 
 def _relations_of(given: Any) -> list[Relation]:
-    """Every relation in what a user gave; pairs without a name are called "own pairs"."""
+    """Every relation in what a user gave; the message says how pairs are given."""
     if isinstance(given, Relation):
         return [given]
     if isinstance(given, (str, Path)):
         return [Relation(**_found(given))]
     if isinstance(given, Mapping):
-        return _relations_by_name(given)
+        for name, pairs in given.items():
+            if not isinstance(pairs, (Mapping, list, tuple)):
+                raise ValueError(f"relations maps {name!r} to {described(pairs)}; {_BY_NAME}")
+        return [Relation(name, pairs=pairs) for name, pairs in given.items()]
     if not isinstance(given, (list, tuple)):
-        raise ValueError(
-            f'relations is {described(given)}; give pairs such as {{"hot": "cold", ...}}, a list of pairs, names of '
-            "relations, paths of files or mh.Relation objects"
-        )
-    items = list(given)
-    pairs = [item for item in items if isinstance(item, (list, tuple)) and not any(map(_holds_words, item))]
-    if not pairs:
-        return [relation for item in items for relation in _relations_of(item)]
-    if len(pairs) < len(items):
-        other = next(item for item in items if item not in pairs)
-        raise ValueError(
-            f"relations holds the pair {pairs[0]!r} beside {described(other)}; give one list of pairs alone, or name "
-            'the pairs: {"name": [pairs]}'
-        )
-    return [_own(pairs)]
-
-
-def _relations_by_name(given: Mapping[Any, Any]) -> list[Relation]:
-    """One relation if a dict maps words to words; a relation for each key if it maps names to pairs."""
-    words = [isinstance(value, str) for value in given.values()]
-    if all(words):
-        return [_own(list(given.items()))] if given else []
-    for name, value in given.items():
-        is_list = isinstance(value, (list, tuple))
-        if any(words) or not isinstance(name, str) or (is_list and not any(map(_holds_words, value))):
-            raise ValueError(
-                f"relations maps {name!r} to {described(value)}; map each word to one word, or each name to pairs, as "
-                'in {"name": {"hot": "cold"}} or {"name": [("hot", "cold")]}'
-            )
-    found = [(name, _relations_of(value)) for name, value in given.items()]
-    if several := next((name for name, inner in found if len(inner) != 1), None):
-        raise ValueError(f"relations[{several!r}] holds several relations; give one for each name")
-    return [replace(inner[0], name=name) for name, inner in found]
-
-
-def _own(pairs: Sequence[Any]) -> Relation:
-    """The relation of pairs that were given without a name."""
-    targets = [str(pair[-1]) for pair in pairs if len(pair)]
-    if targets and all(target in relation_names() or os.path.isfile(target) for target in targets):
-        raise ValueError(
-            f"relations holds {pairs[0]!r}: {targets[0]!r} is a relation's name or file, and a word here; give a flat "
-            f"list of names and files, or pairs of words as mh.Relation({OWN!r}, pairs=[...])"
-        )
-    return Relation(OWN, pairs=pairs)
-
-
-def _holds_words(part: Any) -> bool:
-    """Whether a part of a list holds words or pairs itself, so that the list is no pair."""
-    return isinstance(part, (list, tuple, Mapping, Relation, Path))
+        raise ValueError(f"relations is {described(given)}; give names, files or mh.Relation objects; {_BY_NAME}")
+    for index, one in enumerate(given):
+        if not isinstance(one, (Relation, str, Path)):
+            raise ValueError(f"relations[{index}] is {described(one)}; give a name, a file or mh.Relation; {_BY_NAME}")
+    return [relation for one in given for relation in _relations_of(one)]
 
 
 def _found(name_or_path: str | Path) -> dict[str, Any]:
@@ -374,7 +312,7 @@ def _found(name_or_path: str | Path) -> dict[str, Any]:
     if not os.path.isfile(file):  # Path.is_file raises for a name that is too long
         raise ValueError(
             f"there is no relation {str(name_or_path)!r}: it is neither a file nor one of {', '.join(known)}."
-            f'{did_you_mean(str(name_or_path), known)} For pairs of your own, give {{"hot": "cold", ...}}'
+            f"{did_you_mean(str(name_or_path), known)} Or {_BY_NAME}"
         )
     found = read_json(file) if file.suffix.lower() == ".json" else None
     if not isinstance(found, dict) or not {"name", "pairs"} <= found.keys() <= _FIELDS.keys():

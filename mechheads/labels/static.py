@@ -186,9 +186,8 @@ def relation_scores(
 
     Args:
         model: from ``mh.load`` or ``mh.wrap``; with ``mh.load(max_memory=)``, weights stay on disk.
-        relations: your own pairs of words, as a dict, a list, a table of two columns or a file; names of relations of
-            the package or ``Relation`` objects; several by name (see ``mh.labels.load_relations``). ``None`` for all
-            relations of the package.
+        relations: names of relations of the package, ``Relation`` objects, or your own pairs of words by a name (see
+            ``mh.labels.load_relations``). ``None`` for all relations of the package.
         k: a target is a hit if it is among the k largest entries. By default, as in the paper: 10, and 25 for a
             vocabulary of 100,000 tokens or more, such as Llama 3's.
         k_copying: k for relations that copy; by default 1, and 3 for such a vocabulary.
@@ -228,7 +227,8 @@ def relation_scores(
         ValueError: if a relation is not known or has no single-token pairs, the model has no tokenizer or not the
             ``source`` asked for, or its weights are not finite. It is raised before any score is computed.
 
-    >>> own = mh.relation_scores(model, {"hot": "cold", "big": "small", "new": "old", "high": "low", "good": "bad"})
+    >>> opposites = {"hot": "cold", "big": "small", "new": "old", "high": "low", "good": "bad"}
+    >>> own = mh.relation_scores(model, {"opposites": opposites})
     >>> own.extra_dims, own.dataset["n_pairs"].item()
     (('relation',), 5)
     >>> phi = mh.relation_scores(model, "country_to_capital")

@@ -11,8 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
 from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, cast, get_args, get_origin
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,47 +69,81 @@ AboveZero = Annotated[float, Within(above=0)]
 Share = Annotated[float, Within(least=0, most=1)]
 
 
+_WORDS = {
+    "Atlas": "an atlas, such as mh.studies.Atlas.load(folder)",
+    "Gates": "the result of mh.fit_gates",
+    "Iterable": "a list",
+    "Job": "a job from mh.prepare",
+    "Mapping": "a dict",
+    "Model": "a model from mh.load or mh.wrap",
+    "NoneType": "None",
+    "PathLike": "a path",
+    "PromptPairs": "mh.PromptPairs(clean=[...], corrupted=[...])",
+    "Prompts": "mh.Prompts([...])",
+    "Roles": "the result of mh.head_roles",
+    "Sequence": "a list",
+    "Task": "mh.Task(prompts=[...], targets=[...])",
+    "bool": "True or False",
+    "str": "a text",
+}
+"""How messages name what may be given, beside the names of classes."""
+
+
 @dataclass(frozen=True)
 class _Allowed:
-    """What an annotation allows: choices, bounds, and flags, for which texts such as "no" would count as True."""
+    """What an annotation allows.
+
+    Attributes:
+        names, bounds, whole: choices, and the bounds of a number.
+        kinds: classes. A text such as "no" would count as True, so a flag takes none.
+        lists: lists and dicts. Unless there are choices too, a function says itself what it takes as one.
+        anything: what is neither a text nor a choice is not checked.
+    """
 
     names: tuple[Any, ...] = ()
     bounds: Within | None = None
     whole: bool = False
-    flag: bool = False
-    none: bool = False
-    texts: bool = False
-    others: bool = False
+    kinds: tuple[type, ...] = ()
+    lists: tuple[type, ...] = ()
+    anything: bool = False
 
     @classmethod
     def read(cls, annotation: Any) -> _Allowed:
         """Read an evaluated annotation."""
-        parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-        names = tuple(name for part in parts if get_origin(part) is Literal for name in get_args(part))
-        bounded = {part: get_args(part) for part in parts if get_origin(part) is Annotated}
-        bounds = [each for part in bounded.values() for each in part[1:] if isinstance(each, Within)]
-        rest = {part for part in parts if get_origin(part) is not Literal and part not in bounded}
-        return cls(
-            names,
-            bounds[0] if bounds else None,
-            whole=any(part[0] is int for part in bounded.values()),
-            flag=bool in rest,
-            none=NoneType in rest,
-            texts=str in rest,
-            others=bool(rest - {NoneType, str, bool}),
-        )
+        names, kinds, lists, bounds, whole, anything = [], [], [], list[Within](), False, False
+        for part in get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,):
+            origin, args = get_origin(part), get_args(part)
+            if origin is Literal:
+                names += args
+            elif origin is Annotated or part in (int, float):
+                bounds += [each for each in args[1:] if isinstance(each, Within)] or [Within()]
+                whole |= (args or (part,))[0] is int
+            elif part in (None, NoneType, str, bool, Path):
+                kinds.append(PathLike if part is Path else part or NoneType)
+            elif isinstance(part, type) and part.__module__.startswith("mechheads.") and Protocol not in part.__bases__:
+                kinds.append(part)
+            elif origin in (Sequence, Iterable, Mapping, list, tuple):
+                lists.append(origin)
+            else:
+                anything = True
+        return cls(tuple(names), bounds[0] if bounds else None, whole, tuple(kinds), tuple(lists), anything)
 
     def check(self, name: str, value: object) -> None:
         """Check an argument."""
-        if (value is None and self.none) or (self.flag and _is_flag(value)):
+        if isinstance(value, self.kinds) or (bool in self.kinds and _is_flag(value)):
             return
-        free = self.texts if isinstance(value, str) else self.others
-        if self.bounds is not None and (isinstance(value, Real) or not (free or self.names)):
+        plain = value is None or isinstance(value, (str, Real))
+        free = self.anything or isinstance(value, self.lists) or (bool(self.lists) and not self.names)
+        others = {*self.names, *self.kinds, *self.lists} - {NoneType}
+        if self.bounds is not None and (isinstance(value, Real) or not (free or others)):
             self.bounds.check(name, value, whole=self.whole)
-        elif self.names and not free:
+        elif self.names and not self.lists and (isinstance(value, str) or not free):
             check_known(name, value, self.names)
-        elif self.flag and not free:
-            raise ValueError(f"{name} is {value!r}; give True or False")
+        elif not free and not (plain and value in self.names):
+            shown = repr(value) if plain else f"a {type(value).__name__}"
+            words = [*map(repr, self.names), *["a whole number" if self.whole else "a number"] * bool(self.bounds)]
+            words += [_WORDS.get(kind.__name__, kind.__name__) for kind in (*self.kinds, *self.lists)]
+            raise ValueError(f"{name} is {shown}; give {' or '.join(dict.fromkeys(words))}")
 
 
 def _is_flag(value: Any) -> bool:
@@ -116,7 +152,10 @@ def _is_flag(value: Any) -> bool:
 
 
 def check_arguments(of: Any, given: Mapping[str, object]) -> None:
-    """Check arguments against the annotations of a function or a class: choices of ``Literal``, bounds and flags."""
+    """Check arguments against the annotations of a function or a class: choices of ``Literal``, bounds and classes.
+
+    A text may be one of the choices, or any text if the annotation has ``str`` too. What lists hold is not checked.
+    """
     for name, allowed in _allowed(of).items():
         if name in given:
             allowed.check(name, given[name])
@@ -150,7 +189,7 @@ def checked(function: F) -> F:
 
 @cache
 def _allowed(of: Any) -> dict[str, _Allowed]:
-    """What annotations say, without those that allow anything or are imported for type checkers alone."""
+    """What the annotations of a function or a class say; one of what type checkers alone import says nothing."""
     found = {}
     for each in reversed(of.__mro__) if isinstance(of, type) else (inspect.unwrap(of),):
         names = vars(sys.modules[each.__module__]) if isinstance(each, type) else each.__globals__
@@ -159,7 +198,7 @@ def _allowed(of: Any) -> dict[str, _Allowed]:
                 found[name] = _Allowed.read(eval(annotation, names) if isinstance(annotation, str) else annotation)
             except (AttributeError, NameError, TypeError):
                 continue
-    return {name: allowed for name, allowed in found.items() if allowed.names or allowed.bounds or allowed.flag}
+    return found
 
 
 def check_at_least(least: float, **numbers: object) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload, runtime_checkable
 
 import numpy as np
-import torch
 
 from mechheads.heads import HeadId
 from mechheads.limits import Budget, Workers, current, settings
@@ -67,11 +66,8 @@ def analysis(function: Callable[P, R]) -> Analysis[P, R]:
     def call(*args: Any, **kwargs: Any) -> R:
         arguments = bound(function, shown, args, kwargs).arguments
         how = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
-        model = next(iter(arguments.values()), None)
-        if [*arguments][:1] == ["model"] and (model is None or isinstance(model, (str, Path, torch.nn.Module))):
-            given_as = type(model).__name__ if isinstance(model, torch.nn.Module) else repr(model)
-            raise ValueError(f"model is {given_as}; give a model from mh.load or mh.wrap")
         check_arguments(function, arguments)
+        model = next(iter(arguments.values()), None)
         with settings(**how):
             backend = getattr(model, "backend", None)
             given = signature.bind(*args, **kwargs)

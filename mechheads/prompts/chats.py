@@ -62,10 +62,7 @@ def chat_tokens(chat: Any, tokenizer: Any, what: str) -> tuple[list[int], str, l
 
 
 def chat_text(chat: Any, tokenizer: Any, what: str = "the chat") -> str:
-    """A chat in the words of the tokenizer's template, up to where the model goes on.
-
-    If its last message is the assistant's, that is continued; otherwise an answer is opened.
-    """
+    """A chat in the words of the template, up to where the model goes on: an answer opened, or its own last message."""
     return _written(messages_of(chat, what), tokenizer, what)[0]
 
 
@@ -197,11 +194,7 @@ def _left_out(
 
 
 def _control_tokens(messages: Sequence[Mapping[str, str]], tokenizer: Any) -> Iterator[tuple[int, str]]:
-    """Control tokens in the contents of messages, each with the index of its message.
-
-    They are the tokenizer's special tokens and, but for the assistant's own messages, which may hold a thought, tokens
-    that were added to the vocabulary and that the template writes.
-    """
+    """Control tokens in the contents of messages, each with the index of its message; see ``control_tokens_in``."""
     template = template_of(tokenizer)
     for index, message in enumerate(messages):
         written = "" if message["role"] in _ASSISTANT else template

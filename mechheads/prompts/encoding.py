@@ -21,12 +21,7 @@ _CONTEXTS = (":", "(", "\n", "a")
 
 
 def text_ids(text: str, tokenizer: Any, *, special: bool = True) -> tuple[list[int], list[tuple[int, int]] | None]:
-    """The token ids of a whole text, and the characters of each token if the tokenizer tells them.
-
-    Args:
-        special: whether the tokenizer's beginning tokens come first. A text that begins with them already, for example
-            because a chat template wrote them, gets no second ones.
-    """
+    """The ids of a whole text, with beginning tokens once if ``special``, and the characters of each, if known."""
     spans = {"return_offsets_mapping": True} if getattr(tokenizer, "is_fast", False) else {}
     bare = tokenizer(text, add_special_tokens=False, verbose=False, **spans)
     ids, offsets = list(bare["input_ids"]), bare.get("offset_mapping")
@@ -79,12 +74,7 @@ def single_token(text: str, tokenizer: Any) -> int | None:
 
 
 def token_strings(ids: Sequence[int], tokenizer: Any) -> list[str]:
-    """The text of each token id in the middle of a text, or the id itself if there is no tokenizer.
-
-    Some tokenizers leave out the space of the first token that they decode, so each is decoded after a colon. A
-    character that several tokens make up has no text in any of them: each shows its bytes, as ``"<0xE2>"``, where the
-    tokenizer's own name of the token says them.
-    """
+    """The text of each token id in the middle of a text; bytes that are no character as ``"<0xE2>"``."""
     if tokenizer is None:
         return [str(token) for token in ids]
     before = text_ids(_CONTEXTS[0], tokenizer, special=False)[0]

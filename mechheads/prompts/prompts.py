@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from mechheads.io.rows import Table
 from mechheads.io.text import described, entries, labels
+from mechheads.messages.arguments import check_arguments, checked
 from mechheads.messages.warn import warn
 from mechheads.messages.wrapped import Wrapped
 from mechheads.prompts.chats import is_chat
@@ -30,6 +31,7 @@ from mechheads.prompts.tokens import (
     locate,
     read_answers,
     read_prompts,
+    read_texts,
     shorten,
 )
 
@@ -52,10 +54,6 @@ class Prompts(Wrapped):
         cluster: a label for each prompt, a text or a whole number (1 and "1" are the same). Prompts with the same label
             (an entity, a template) are not independent, and intervals are computed over clusters. By default every
             prompt is its own cluster, and a prompt that is given several times is one, whatever its answers.
-
-    Raises:
-        ValueError: if there are no prompts, a list is not as long as ``items``, or something is not what it should be,
-            such as an array in place of a list, or a missing value.
 
     Strings are tokenised as the model's own tokenizer does it, with the beginning token that it puts before every text,
     once, and without an end token. An answer has the token that it has after its prompt.
@@ -196,6 +194,7 @@ class PromptPairs(Wrapped):
         source = f"\n  {self.source}" if self.source else ""
         return f"<{about}\n  clean:     {clean}\n  corrupted: {corrupted}{source}>"
 
+    @checked
     def side(self, side: Side) -> Prompts:
         """The clean or the corrupted prompts. Both carry the same ``answer``, the correct token for the clean side."""
         which, items = (0, self.clean) if side == "clean" else (1, self.corrupted)
@@ -261,9 +260,6 @@ class PromptPairs(Wrapped):
         Returns:
             The pairs, which say how many rows were taken, and which columns were not used.
 
-        Raises:
-            ValueError: if the file cannot be read, a column is not given or not there, or a cell is no text.
-
         >>> import tempfile
         >>> from pathlib import Path
         >>> path = Path(tempfile.mkdtemp(), "agreement.csv")
@@ -288,6 +284,7 @@ class PromptPairs(Wrapped):
         return cls(**found, source=f"{table.name}, {table.taken(used)}")
 
     @classmethod
+    @checked
     def from_templates(
         cls,
         templates: str | Sequence[str],
@@ -307,9 +304,6 @@ class PromptPairs(Wrapped):
                 from one template do. Clusters that share a prompt, such as (France, Italy) and (Italy, France), are
                 one.
 
-        Raises:
-            ValueError: if a template lacks a field or repeats one, or the columns differ in length.
-
         Warns:
             UserWarning: if all pairs share prompts, so that they are one cluster.
 
@@ -319,11 +313,15 @@ class PromptPairs(Wrapped):
         >>> pairs.corrupted
         ['The capital of Italy is', 'The capital of Japan is']
         """
-        templates = [templates] if isinstance(templates, str) else list(templates)
-        n_rows = len(answer)
+        if not isinstance(fields, Mapping):
+            raise ValueError(f"fields is {described(fields)}; give a dict of names and their (clean, corrupted) texts")
+        templates = [templates] if isinstance(templates, str) else read_texts(templates, "templates")
+        n_rows = len(_two_sides(answer, "answer"))
+        if not n_rows or not templates:
+            raise ValueError("templates or answer is empty; give at least one template and one row")
         parts = {template: _parts(template, fields) for template in templates}
         for name, column in fields.items():
-            if len(column) != n_rows:
+            if len(_two_sides(column, f"fields[{name!r}]")) != n_rows:
                 raise ValueError(f"fields[{name!r}] has {len(column)} rows, but answer has {n_rows}; give one per row")
             for template, pieces in parts.items():
                 if [one for _, one in pieces].count(name) != 1:
@@ -349,12 +347,7 @@ class PromptPairs(Wrapped):
 
 
 def join_clusters(labels: Iterable[object], *sides: Sequence[PromptLike]) -> list[str]:
-    """The labels of clusters, where those with a prompt in common, directly or through others, have the first's label.
-
-    Args:
-        labels: one for each row.
-        sides: the prompts of each row: one list, or the clean and the corrupted ones.
-    """
+    """The labels of rows, where those with a prompt in common, directly or through others, have the first's label."""
     rows = list(map(str, labels))
     parent = {label: label for label in rows}
 
@@ -395,11 +388,7 @@ def _key(prompt: PromptLike) -> object:
 
 
 def as_prompts(prompts: Prompts | Sequence[PromptLike], name: str = "prompts") -> Prompts:
-    """Return ``Prompts`` as they are; read anything else as a collection of strings, chats or ids.
-
-    Args:
-        name: the argument, for messages.
-    """
+    """``Prompts`` as they are; anything else read as a list of strings, chats or ids. ``name`` is the argument."""
     if isinstance(prompts, PromptPairs):
         raise ValueError(
             f'{name} are PromptPairs, which have two sides; give one side, pairs.side("clean") or '
@@ -428,6 +417,7 @@ def _read(given: Prompts | PromptPairs, *prompts: str) -> None:
     read["positions"] = {name: _places(name, places, given) for name, places in given.positions.items()}
     if given.cluster is not None:
         read["cluster"] = labels(given.cluster)
+    check_arguments(type(given), vars(given))
     for name, value in read.items():
         object.__setattr__(given, name, value)
 
@@ -469,6 +459,14 @@ def _parts(template: str, fields: Mapping[str, Any]) -> list[tuple[str, str | No
                 f"template {template!r} has {{{name}}}, but fields has only {sorted(fields)}; give it, or {twice}"
             )
     return [(text, name) for text, name, _, _ in parts]
+
+
+def _two_sides(column: Any, what: str) -> Sequence[Any]:
+    """A column of (clean, corrupted) texts."""
+    for row, pair in enumerate(entries(column, what, "(clean, corrupted) texts")):
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(side, str) for side in pair):
+            raise ValueError(f"{what}[{row}] is {described(pair)}; give two texts, (clean, corrupted)")
+    return column
 
 
 def _fill(parts: Sequence[tuple[str, str | None]], values: Mapping[str, str]) -> tuple[str, dict[str, tuple[int, int]]]:

@@ -269,11 +269,9 @@ def check_row(ids: Sequence[int], what: str, model: Reader) -> None:
 def check_padding(
     rows: Mapping[int, Sequence[int]], tokenizer: Any, name: str = "prompt", *, warns: bool = True
 ) -> None:
-    """Check that rows of token ids do not begin or end with padding.
+    """Check that rows of ids do not begin or end with padding.
 
-    A token that is only padding is refused at either end. Many tokenizers pad with a token that has a meaning, such as
-    the end of a text. A row may begin or end with one of these, but not with several, and not if rows of one length
-    differ in it, as padded rows do.
+    A padding token that has a meaning, such as the end of a text, may stand there once, unless rows differ in it.
     """
     if not tokenizer or not rows:
         return

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mechheads.behaviour import logit_attribution
 from mechheads.behaviour.examples import profile_and_examples
@@ -14,9 +14,8 @@ from mechheads.behaviour.windows import Texts
 from mechheads.engine.memory import is_out_of_memory
 from mechheads.engine.report import AnswerWarning
 from mechheads.gating import FitSettings, fit_gates, head_roles
-from mechheads.gating.fit.fitted import Gates
-from mechheads.gating.tasks.questions import some_items
-from mechheads.gating.tasks.task import Task
+from mechheads.gating.fitted import Gates
+from mechheads.gating.task import Task, some_items
 from mechheads.heads import HeadId
 from mechheads.interventions.basic import InterventionName
 from mechheads.labels import label_heads, relation_scores
@@ -28,6 +27,7 @@ from mechheads.messages.interrupted import stop_if
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import kl_divergence, log_prob, logit_diff
 from mechheads.model.analysis import analysis, written
+from mechheads.model.model import Model
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.circuits import faithfulness_curve
 from mechheads.patching.path import path_matrix
@@ -62,9 +62,6 @@ from mechheads.studies.questions import (
 )
 from mechheads.studies.refusals import FULL, QUICK, RefusalSettings, RefusalStages
 from mechheads.studies.study import QUICK_RELATIONS, difference, stop_if_partial, teller
-
-if TYPE_CHECKING:
-    from mechheads.model.model import Model
 
 _PAIRS, _QUICK_PAIRS = 16, 8
 _REQUESTS, _SAFETY_HEADS = 8, 10
@@ -418,8 +415,6 @@ def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
     """
     if resume is None:
         return Atlas(model.name, study=asked.study)
-    if not isinstance(resume, Atlas):
-        raise ValueError(f"resume is a {type(resume).__name__}; give an atlas, such as mh.studies.Atlas.load(folder)")
     if differs := difference(asked.study, resume.study):
         raise ValueError(f"resume is an atlas of another study: {differs}")
     # a part whose file was deleted is done again

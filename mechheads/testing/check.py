@@ -20,10 +20,9 @@ from torch import Tensor
 
 from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.sweep import sweep
-from mechheads.gating.fit.gates import task_log_prob
-from mechheads.gating.tasks.task import Task
-from mechheads.generation.changed import changes_of
-from mechheads.generation.generate import generate
+from mechheads.gating.gates import task_log_prob
+from mechheads.gating.task import Task
+from mechheads.generation.generate import changes_of, generate
 from mechheads.heads import HeadId
 from mechheads.interventions.basic import Context, Zero, needs_of, site_of
 from mechheads.interventions.new_z import EVERYWHERE, change_hooks

@@ -275,7 +275,7 @@ def test_the_map_of_pairs_shows_the_table(llama):
         ({"key": 2, "against": "corrupted"}, "needs pairs of prompts; give mh.PromptPairs"),
         ({"key": 0, "query": 0}, "prompt 0: the query is the first token"),
         ({"key": [1, 2]}, "key has 2 positions for 3 prompts"),
-        ({"key": 1.5}, r"key is 1\.5; give a token index"),
+        ({"key": 1.5}, r"key is 1\.5; it must be a whole number"),
         ({"key": 1, "by": "token"}, "by is 'token'; choose one of"),
     ],
 )

@@ -21,8 +21,8 @@ import mechheads as mh
 import mechheads.model.load
 import mechheads.studies.build
 from mechheads.cli import main, options
-from mechheads.cli.errors import in_options
-from mechheads.gating.tasks.shipped import task_names
+from mechheads.cli.options import in_options
+from mechheads.gating.shipped import task_names
 from mechheads.interventions.basic import InterventionName
 from mechheads.labels.classify import Rule
 from mechheads.labels.readings import Source
@@ -100,7 +100,8 @@ def test_options_with_the_same_name_are_the_same_everywhere() -> None:
 
 def lists() -> list[tuple[str, str]]:
     found = [(words, param) for words, command in COMMANDS.items() for param in command.params if param.multiple]
-    return [(words, param.name) for words, param in found if param.name != "where"]  # a value may have commas
+    commas = ("column", "where")  # these may have commas
+    return [(words, param.name) for words, param in found if param.name not in commas]
 
 
 SOME = {
@@ -150,6 +151,7 @@ WRONG = {
     "atlas --requests mine.csv --where label": "'label' names no value; write NAME=VALUE, or all for every row",
     "atlas --seed -1": "Invalid value for '--seed': -1 is too small; give 0 or more",
     "figure safety --requests advbnch": 'Did you mean "AdvBench"?',
+    "figure roles --column question": "--column 'question' names no part of a task; write prompt=question",
     "figure roles --symlog 0": "Invalid value for '--symlog': 0.0 must be above 0",
     "figure recipe map": "'map' is not one of chg, maps, ships",
 }
@@ -183,6 +185,17 @@ print(*sorted(heavy & set(sys.modules)))
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False, env=env
     )
     assert (done.stdout, done.returncode) == ("\n", 0), done.stderr
+
+
+@pytest.mark.usefixtures("no_model")
+def test_columns_and_rows_of_a_file_of_tasks_are_taken_as_they_are_named(tmp_path: Path) -> None:
+    file, out = tmp_path / "sums.csv", str(tmp_path / "out")
+    file.write_text("q,a,kind\n1 + 1 =, 2,sum\n2 - 1 =, 1,difference\n")
+    asked = ["figure", "roles", "--out", out, "--tasks", str(file), "--column", "prompt=q"]
+    listed = "sums.csv has the columns 'q' ('1 + 1 ='), 'a' (' 2'), 'kind' ('sum'); "
+    assert f"{listed}target is 'target', which is none of them" in said(*asked, code=1)
+    wrong = [*asked, "--column", "target=a", "--where", "kind=product"]
+    assert "no row of sums.csv has 'product' as its 'kind'; it has 'sum' (1 rows)" in said(*wrong, code=1)
 
 
 @pytest.mark.usefixtures("no_model")

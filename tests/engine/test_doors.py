@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-from mechheads.gating.tasks.load_task import load_task
+from mechheads.gating.shipped import load_task
 from mechheads.generation.generate import generate, generate_under
 from mechheads.interventions.new_z import HeadChange
 from mechheads.labels import Relation

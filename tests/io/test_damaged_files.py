@@ -14,7 +14,7 @@ import pytest
 import xarray as xr
 
 import mechheads as mh
-from mechheads.gating.fit.fitted import Gates, LossCurves
+from mechheads.gating.fitted import Gates, LossCurves
 from mechheads.results.dataset import with_checksum
 
 VALUES = np.random.default_rng(0).normal(size=(3, 4, 6))

@@ -132,13 +132,6 @@ def test_columns_are_said_and_the_others_listed_with_their_first_values(tmp_path
             words.pick("call()", only=True, source=source)
 
 
-def test_a_table_without_a_header_shows_by_its_first_values(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"has the columns 'hot' \('big'\), 'cold' \('small'\); source is not given; write"
-    ):
-        table(tmp_path, "hot,cold\nbig,small\n").pick("call()", source=None, target=None)
-
-
 def test_the_only_column_need_not_be_said(tmp_path: Path) -> None:
     only = table(tmp_path, "word\nhot\n")
     assert only.pick("call()", only=True, column=None) == {"column": "word"}
@@ -204,4 +197,4 @@ def test_rows_keep_their_numbers_when_others_are_left_out(tmp_path: Path) -> Non
 def test_what_was_taken_is_told(tmp_path: Path) -> None:
     words = table(tmp_path)
     assert words.taken(["word"]) == "all 3 rows of 'word'; not used: 'label', 'n'"
-    assert words.where({"n": 2}).taken(["word", "label"], by=["n"]) == "1 of 3 rows of 'word', 'label'"
+    assert words.where({"n": 2}).taken(["word", "label"]) == "1 of 3 rows of 'word', 'label'"

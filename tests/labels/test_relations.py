@@ -346,54 +346,32 @@ PAIRS_OF = [("hot", "cold"), ("big", "small")]
 FRAME = pd.DataFrame({"word": ["hot", "big"], "opposite": ["cold", "small"]})
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        OPPOSITES,
-        PAIRS_OF,
-        [list(pair) for pair in PAIRS_OF],
-        [OPPOSITES],
-        [PAIRS_OF],
-    ],
-)
-def test_pairs_of_ones_own_are_a_relation(given: Any) -> None:
-    (own,) = load_relations(given)
-    assert (own.name, own.category, own.pairs) == ("own pairs", None, tuple(PAIRS_OF))
-
-
 def test_the_pairs_of_a_relation_may_be_a_dict() -> None:
     assert Relation("own", "Linguistic", OPPOSITES) == Relation("own", "Linguistic", PAIRS_OF)
 
 
-def test_several_relations_of_ones_own_have_names(tmp_path: Path) -> None:
-    file = tmp_path / "plurals.json"
-    file.write_text(json.dumps({"name": "n", "pairs": [["cat", "cats"], ["dog", "dogs"]]}), encoding="utf-8")
-    given = {"dict": OPPOSITES, "list": PAIRS_OF, "made": Relation("r", pairs=PAIRS_OF), "file": file}
-    found = load_relations(given)
-    assert [relation.name for relation in found] == list(given)
-    assert all(relation.pairs == tuple(PAIRS_OF) for relation in found[:-1])
-    assert found[-1].pairs == (("cat", "cats"), ("dog", "dogs"))
-    beside = load_relations(["name_copying", OPPOSITES, Relation("r", pairs=PAIRS_OF)])
-    assert [relation.name for relation in beside] == ["name_copying", "own pairs", "r"]
+def test_pairs_of_ones_own_have_names() -> None:
+    found = load_relations({"dict": OPPOSITES, "list": PAIRS_OF})
+    assert [(relation.name, relation.category, relation.pairs) for relation in found] == [
+        ("dict", None, tuple(PAIRS_OF)),
+        ("list", None, tuple(PAIRS_OF)),
+    ]
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"capitals": "country_to_capital"}, "'country_to_capital' is a relation's name or file, and a word here"),
-        ([["name_copying", "country_to_capital"]], "a relation's name or file, and a word here"),
-        ({"hot": "cold", "plurals": [("cat", "cats")]}, r"maps 'hot' to 'cold'; map each word to one word, or each"),
-        ({"animals": ["cat", "dog"]}, r"maps 'animals' to \['cat', 'dog'\]; map each word to one word"),
-        ({1: "one"}, "has the pair"),
-        ([("hot", "cold"), "name_copying"], r"the pair \('hot', 'cold'\) beside 'name_copying'"),
-        ([("hot", "cold", "warm")], "two words"),
-        (("hot", "cold"), "no relation 'hot'.*For pairs of your own, give"),
-        ([OPPOSITES, PAIRS_OF], "'own pairs' twice; give each relation its own name"),
-        ({"both": {"one": OPPOSITES, "two": OPPOSITES}}, r"relations\['both'\] holds several relations"),
-        (FRAME, r"relations is a DataFrame with the shape \(2, 2\); give pairs such as"),
-        (iter(PAIRS_OF), "relations is a list_iterator; give pairs such as .* a list of pairs"),
+        ({"hot": "cold", "plurals": [("cat", "cats")]}, r"maps 'hot' to 'cold'; give pairs of your own by a name, {"),
+        ({"animals": ["cat", "dog"]}, "relation 'animals' has the pair 'cat'; a pair must be"),
+        ({1: OPPOSITES}, "name is 1; give a text"),
+        ([("hot", "cold"), "name_copying"], r"relations\[0\] is \('hot', 'cold'\); give a name, a file or mh.Relation"),
+        ({"three": [("hot", "cold", "warm")]}, "two words"),
+        (("hot", "cold"), "no relation 'hot'.*Or give pairs of your own by a name"),
+        (["name_copying", "name_copying"], "'name_copying' twice; give each relation its own name"),
+        (FRAME, r"relations is a DataFrame with the shape \(2, 2\); give names, files or mh.Relation"),
+        (iter(PAIRS_OF), "relations is a list_iterator; give names, files or"),
         ({}, "relations is empty"),
-        (3, "relations is 3; give pairs such as"),
+        (3, "relations is 3; give names, files or mh.Relation objects; give pairs of your own by a name"),
     ],
 )
 def test_what_is_not_clear_is_refused(given: Any, message: str) -> None:

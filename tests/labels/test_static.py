@@ -354,9 +354,9 @@ def test_a_large_vocabulary_gets_a_larger_k() -> None:
 
 def test_a_few_pairs_of_ones_own_are_scored_with_a_sentence() -> None:
     pairs = [(f"w{i}", f"w{i + 1}") for i in range(1, 11)]
-    with pytest.warns(UserWarning, match="'own pairs' has 10 pairs of single tokens.*a label needs 30"):
-        phi = relation_scores(random_model(), pairs)
+    with pytest.warns(UserWarning, match="'mine' has 10 pairs of single tokens.*a label needs 30"):
+        phi = relation_scores(random_model(), {"mine": pairs})
     assert phi.dataset["n_pairs"].values.tolist() == [10]
     assert (phi.dataset["ci_high"] - phi.dataset["ci_low"]).min() > 0.2
-    asked = relation_scores(random_model(), pairs, min_pairs=1)
+    asked = relation_scores(random_model(), {"mine": pairs}, min_pairs=1)
     assert np.array_equal(phi.scores, asked.scores)

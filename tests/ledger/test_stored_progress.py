@@ -13,7 +13,7 @@ import torch
 
 import mechheads as mh
 from mechheads.gating import FitSettings, Task, contrast_gates
-from mechheads.gating.fit.descent import State
+from mechheads.gating.descent import State
 from mechheads.ledger import ledger as stored_progress
 from mechheads.ledger.ledger import Ledger, StoredProgress, _from_row, _to_row, merge
 from mechheads.limits import Limits

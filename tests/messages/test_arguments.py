@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from mechheads.messages.arguments import AboveZero, NotNegative, Positive, Share
 if TYPE_CHECKING:
     from mechheads.results.scores import HeadScores as Unknown
 
+LAST = ("task", "name", "seed", "by", "counts")
 Side = Literal["clean", "corrupted"]
 
 
@@ -33,8 +35,13 @@ def draw(
     unknown: Unknown | None = None,
     log: bool | None = False,
     save: bool | str = False,
+    task: mh.Task | None = None,
+    name: str | Path = "x",
+    seed: int = 0,
+    by: Mapping[str, str] | Literal["all"] = "all",
+    counts: int | Sequence[int] = 1,
 ) -> tuple[Any, ...]:
-    return side, n, of, own, kind, share, rate, width, unknown, log, save
+    return side, n, of, own, kind, share, rate, width, unknown, log, save, task, name, seed, by, counts
 
 
 @pytest.mark.parametrize(
@@ -53,10 +60,19 @@ def draw(
         ({"share": math.nan}, "share is nan; it must be a finite number, at least 0 and at most 1"),
         ({"rate": 0}, "rate is 0; it must be above 0"),
         ({"width": 5}, "width is 5; it must be at least 2 and at most 4"),
-        ({"log": "no"}, "log is 'no'; give True or False"),
-        ({"log": 1}, "log is 1; give True or False"),
-        ({"log": np.array([True])}, "log is array([ True]); give True or False"),
-        ({"save": 0}, "save is 0; give True or False"),
+        ({"log": "no"}, "log is 'no'; give True or False or None"),
+        ({"log": 1}, "log is 1; give True or False or None"),
+        ({"log": np.array([True])}, "log is a ndarray; give True or False or None"),
+        ({"save": 0}, "save is 0; give True or False or a text"),
+        ({"task": ["a"]}, "task is a list; give mh.Task(prompts=[...], targets=[...]) or None"),
+        ({"task": mh.Zero}, "task is a type; give mh.Task(prompts=[...], targets=[...]) or None"),
+        ({"name": 5}, "name is 5; give a text or a path"),
+        ({"name": None}, "name is None; give a text or a path"),
+        ({"seed": "x"}, "seed is 'x'; it must be a whole number"),
+        ({"seed": 1.5}, "seed is 1.5; it must be a whole number"),
+        ({"by": "some"}, "by is 'some'; give 'all' or a dict"),
+        ({"by": 5}, "by is 5; give 'all' or a dict"),
+        ({"counts": math.nan}, "counts is nan; it must be a whole number"),
     ],
 )
 def test_what_an_annotation_does_not_allow_is_refused(given: dict[str, Any], said: str) -> None:
@@ -78,7 +94,9 @@ def test_what_an_annotation_allows_is_passed_on() -> None:
         "log": np.bool_(True),
         "save": "folder",
     }
-    found = ("corrupted", 3, None, "mine", zero, 1, 0.1, [9], 3, True, "folder")
+    task = mh.Task(["a"], ["b"])
+    given |= {"task": task, "name": Path("x"), "seed": np.int64(2), "by": {"a": "b"}, "counts": np.arange(2)}
+    found = ("corrupted", 3, None, "mine", zero, 1, 0.1, [9], 3, True, "folder", *(given[name] for name in LAST))
     assert draw("corrupted", np.int64(3), **given) == found
     assert draw("clean")[1] == 0  # what is so by default is not checked
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -168,7 +167,7 @@ def test_annotations_of_every_analysis_can_be_read(name: str) -> None:
 
 @pytest.mark.parametrize("no_model", ["gpt2", Path("gpt2"), None, torch.nn.Linear(1, 1)])
 def test_a_name_or_a_module_is_no_model(no_model: Any) -> None:
-    shown = "Linear" if isinstance(no_model, torch.nn.Module) else re.escape(repr(no_model))
+    shown = repr(no_model) if no_model is None or isinstance(no_model, str) else f"a {type(no_model).__name__}"
     for call in (mh.build_atlas, mh.profile_heads, lambda model: mh.ablate(model, [" a"])):
         with pytest.raises(ValueError, match=f"model is {shown}; give a model from mh.load or mh.wrap"):
             call(no_model)

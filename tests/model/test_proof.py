@@ -15,7 +15,7 @@ from benchmarks.differential.changes import CHANGES, NotThere
 from mechheads.engine import proved
 from mechheads.engine.wavefront import Wave
 from mechheads.engine.work import UnitRuns
-from mechheads.gating.fit import gates
+from mechheads.gating import gates
 from mechheads.generation.batch import Columns
 from mechheads.generation.generate import Sampling, generate_under
 from mechheads.interventions.new_z import HeadChange

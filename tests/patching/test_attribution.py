@@ -301,7 +301,7 @@ def test_what_does_not_fit_is_one_clear_error_before_anything_runs(llama, pairs,
 
 
 def test_no_pairs_and_a_flat_or_infinite_gradient(llama, pairs):
-    with pytest.raises(ValueError, match=r"attribution patching needs mh\.PromptPairs"):
+    with pytest.raises(ValueError, match=r"pairs is a \w+; give mh\.PromptPairs"):
         attribution_patch(llama, CAPITALS_CLEAN)
 
     def saturated(logits, context):

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from tokenizers import normalizers
 
 import mechheads as mh
 from mechheads.labels.usable_pairs import keep_pairs
@@ -112,33 +111,6 @@ def test_bytes_of_byte_level_tokens_are_named_beside_their_text(loaded: Callable
     )
 
 
-class Vocabulary:
-    """A byte-level tokenizer whose tokens have these names."""
-
-    def __init__(self, *names: str | bytes) -> None:
-        self.names = names
-
-    def __call__(self, text: str, **_: object) -> dict[str, list[int]]:
-        return {"input_ids": []}
-
-    def decode(self, ids: list[int]) -> str:
-        return "\ufffd" * len(ids)
-
-    def convert_ids_to_tokens(self, token: int) -> str | bytes:
-        return self.names[token]
-
-
-def test_a_token_may_hold_text_and_bytes_or_be_a_mark_of_its_own() -> None:
-    names = ("\u0120\u00e2\u0122", "\u00ef\u00bf\u00bd", "\ufffd", b"\n\xf0\x9f", "<0xE2>")
-    assert token_strings([0, 1, 2, 3, 4], Vocabulary(*names)) == [
-        " <0xE2><0x80>",
-        "\ufffd",
-        "\ufffd",
-        "\n<0xF0><0x9F>",
-        "<0xE2>",
-    ]
-
-
 def test_a_token_across_answer_and_prompt_is_refused(loaded: Callable[[str], mh.Model]) -> None:
     model = loaded("gpt2")
     with pytest.raises(ValueError, match=r"answer\[0\] = 'Paris' and its prompt, which ends with .* share a token"):
@@ -182,16 +154,6 @@ def test_templates_that_end_a_request_or_begin_twice_are_told(known: Known, temp
 def test_an_opening_has_the_same_tokens_after_every_request(known: Known) -> None:
     with pytest.raises(ValueError, match="does not have tokens of its own, or not the same, after each of the req"):
         find_opening(known.model, mh.Prompts([*["The book:"] * 30, "The book "]), "Paris")
-
-
-def test_an_opening_that_the_tokenizer_drops_is_refused(
-    tiny: Callable[[str], Path], loaded: Callable[[str], mh.Model]
-) -> None:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny("llama"))
-    tokenizer.backend_tokenizer.normalizer = normalizers.StripAccents()
-    model = mh.wrap(loaded("llama").model, tokenizer=tokenizer)
-    with pytest.raises(ValueError, match="does not have tokens of its own"):
-        find_opening(model, mh.Prompts(["The cafe"]), "\u0301")
 
 
 def test_pieces_of_an_ordinary_tokenizer_are_as_alone(loaded: Callable[[str], mh.Model]) -> None:

@@ -96,13 +96,6 @@ def test_ids_are_taken_as_they_are(small):
         assert tokens.ids.tolist() == [[5, 6, 7], [9, 0, 0]]
 
 
-def test_a_prompt_that_holds_the_padding_token_keeps_it(small):
-    pad = small.tokenizer.pad_token_id
-    tokens = mh.Prompts([[5, pad, 6], [5, 6]]).tokens(small)
-    assert tokens.unpadded == [[5, pad, 6], [5, 6]]
-    assert tokens.mask.tolist() == [[True, True, True], [True, True, False]]
-
-
 def test_rows_keep_everything_in_step(gpt2):
     tokens = mh.Prompts(
         [FRANCE, " The dog", " The cat is"],
@@ -196,13 +189,6 @@ def test_a_token_that_each_prompt_has_once_is_a_position_by_its_text(small):
     np.testing.assert_array_equal(named.scores, by_text.scores)
 
 
-def test_positions_in_prompts_of_different_lengths(small):
-    tokens = mh.Prompts([FRANCE, " France is"], positions={"subject": [" France"] * 2}).tokens(small)
-    begin = len(ids(small, ""))
-    assert tokens.positions["subject"].tolist() == [begin + 3, begin]
-    assert tokens.positions["last"].tolist() == [begin + 4, begin + 1]
-
-
 @pytest.mark.parametrize(("piece", "times"), [(" Rome", 0), (" and", 2), ("", 0), ("d and", 0), (" and and", 2)])
 def test_a_piece_must_occur_once(gpt2, piece, times):
     text = " and dog and" if times != 2 or piece == " and" else " and and and"  # they may overlap
@@ -219,14 +205,6 @@ def test_a_piece_must_occur_once(gpt2, piece, times):
 TWO = [FRANCE] * 2
 MADE = {
     "items is empty; give at least one prompt": lambda: mh.Prompts([]),
-    "items must be a list of prompts, got one string; write [' The capital of France is']": lambda: mh.Prompts(FRANCE),
-    "items[0] is 1; give a string...": lambda: mh.Prompts([1, 2, 3]),
-    "items[0] must be text, a chat, or a list of integer token ids; got [1.5, 2], whose entry 0 is 1.5": lambda: (
-        mh.Prompts([[1.5, 2]])
-    ),
-    "items[0] is one message of a chat; a chat is a list of messages, so write items=[[message]]": lambda: mh.Prompts(
-        [{"role": "user", "content": "no"}]
-    ),
     **{
         f"{column} needs one entry for each of the 2 prompts, got 1 entries": partial(
             mh.Prompts, TWO, **{column: [" Paris"]}
@@ -250,8 +228,6 @@ MADE = {
     "answer needs one entry for each of the 1 prompts, got 2 entries": lambda: mh.PromptPairs(
         [FRANCE], [FRANCE], answer=[" Paris", " Rome"]
     ),
-    "clean must be a list of prompts, got one string...": lambda: mh.PromptPairs(FRANCE, [FRANCE]),
-    "corrupted must be a list of prompts, got one string...": lambda: mh.PromptPairs([FRANCE], FRANCE),
     **{
         f"template {template!r} must contain {{country}} exactly once": partial(
             mh.PromptPairs.from_templates, [" of{country}", template], {"country": ROWS}, answer=ANSWERS
@@ -416,22 +392,6 @@ def test_templates_times_rows(gpt2):
     assert by_template.cluster == [templates[0]] * 2 + [templates[1]] * 2
 
 
-def test_a_field_whose_text_stands_elsewhere_too_is_still_found(gpt2):
-    pairs = mh.PromptPairs.from_templates(
-        " France and{country} is France, Italy and{other} is big",
-        {"other": [(" Spain", " France")], "country": [(" France", " Italy")]},
-        answer=[(" Paris", " Rome")],
-    )
-    clean, corrupted = pairs.tokens(gpt2)
-    assert pairs.clean == [" France and France is France, Italy and Spain is big"]
-    assert pairs.corrupted == [" France and Italy is France, Italy and France is big"]
-    country, other = int(clean.positions["country"][0]), int(clean.positions["other"][0])
-    assert country == 2
-    assert clean.strings[0][other] == " Spain"
-    assert corrupted.strings[0][country] == " Italy"
-    assert corrupted.strings[0][other] == " France"
-
-
 def test_doubled_braces_of_a_template_are_text():
     pairs = mh.PromptPairs.from_templates(
         "\\frac{{1}}{{2}} of {subject} is", {"subject": [("{France}", "Italy")]}, answer=[(" Paris", " Rome")]
@@ -447,10 +407,6 @@ def test_doubled_braces_of_a_template_are_text():
             "\\frac{1}{2} of {subject}",
             "has {1}, but fields has only ['subject']; give it, or write braces that are text",
         ),
-        (
-            "\\sqrt} of {subject}",
-            "cannot be read (Single '}' encountered in format string); write braces that are text",
-        ),
         ("{subject} is {", "cannot be read (Single '{' encountered in format string); write braces that are text tw"),
         ("{subject!r} is", "has {subject}, but fields"),
     ],
@@ -458,17 +414,6 @@ def test_doubled_braces_of_a_template_are_text():
 def test_single_braces_of_a_template_are_told_how_to_be_written(template, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         mh.PromptPairs.from_templates(template, {"subject": [("France", "Italy")]}, answer=[(" Paris", " Rome")])
-
-
-def test_a_field_that_holds_braces_is_text(gpt2):
-    pairs = mh.PromptPairs.from_templates(
-        " The{a} is{b}", {"a": [("{b}", "{a}")], "b": [(" dog", " cat")]}, answer=[(" yes", " no")]
-    )
-    assert pairs.clean == [" The{b} is dog"]
-    assert pairs.corrupted == [" The{a} is cat"]
-    clean, corrupted = pairs.tokens(gpt2)
-    assert clean.strings[0][int(clean.positions["b"][0])] == " dog"
-    assert corrupted.strings[0][int(corrupted.positions["a"][0])].endswith("}")
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -503,11 +448,7 @@ def test_pairs_come_from_the_columns_of_files_that_are_said(tmp_path):
         {"good": "The keys, all", "bad": "The key, all", "a": " are", "w": 1, "id": "1"},
         {"good": "</script>", "bad": "<b>", "a": "are", "w": 2, "id": "2"},
     ]
-    frame = pd.DataFrame(table)
-    frame.to_csv(tmp_path / "pairs.csv", index=False)
-    frame.to_csv(tmp_path / "pairs.tsv", index=False, sep="\t")
-    frame.to_parquet(tmp_path / "pairs.parquet")
-    (tmp_path / "pairs.json").write_text(json.dumps(table))
+    pd.DataFrame(table).to_csv(tmp_path / "pairs.csv", index=False)
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, table)))
     texts = ["The keys, all", "</script>"], ["The key, all", "<b>"], [" are", "are"], ["1", "2"]
     for file in tmp_path.iterdir():
@@ -516,6 +457,8 @@ def test_pairs_come_from_the_columns_of_files_that_are_said(tmp_path):
         assert repr(pairs).endswith(f"\n  {file.name}, {TOLD}>")
     alone = mh.PromptPairs.from_file(str(tmp_path / "pairs.csv"), clean="good", corrupted="bad", cluster="id")
     assert (alone.answer, alone.wrong, alone.cluster) == (None, None, ["1", "2"])
+    with pytest.raises(ValueError, match=r"pairs.csv has the columns 'good' .*; corrupted is not given; write PromptP"):
+        mh.PromptPairs.from_file(tmp_path / "pairs.csv", clean="good")
 
 
 def test_ids_and_chats_come_from_files_too(tmp_path):
@@ -524,31 +467,6 @@ def test_ids_and_chats_come_from_files_too(tmp_path):
         (file := tmp_path / f"{name}.json").write_text(json.dumps([{"c": prompt, "d": prompt, "a": answer}]))
         pairs = mh.PromptPairs.from_file(file, clean="c", corrupted="d", answer="a")
         assert (pairs.clean, pairs.corrupted, pairs.answer) == ([prompt], [prompt], [wanted])
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        (
-            {},
-            "pairs.csv has the columns 'clean' ('a'), 'corrupt' ('b'), 'n' (''); clean is not given; write PromptPairs",
-        ),
-        ({"clean": "clean", "corrupted": "corrupted"}, "corrupted is 'corrupted', which is none of them; write Prompt"),
-        ({"clean": "clean", "corrupted": "corrupt", "answer": "m"}, "answer is 'm', which is none of them"),
-        ({"clean": "clean", "corrupted": "corrupt", "answer": "n"}, "pairs.csv, row 1 has '' in column 'n'"),
-    ],
-)
-def test_columns_of_pairs_are_not_guessed(tmp_path, columns, message):
-    (file := tmp_path / "pairs.csv").write_text("clean,corrupt,n\na,b,\n")
-    with pytest.raises(ValueError, match=re.escape(message)):
-        mh.PromptPairs.from_file(file, **columns)
-
-
-@pytest.mark.parametrize("cell", [5.7, 9.0, True, [9], {"text": "9"}])
-def test_what_formats_write_in_different_ways_is_no_answer(tmp_path, cell):
-    (file := tmp_path / "a.json").write_text(json.dumps([{"c": "a", "d": "b", "a": cell}]))
-    with pytest.raises(ValueError, match=r"a\.json, row 1 has .* in column 'a'; it must be a text"):
-        mh.PromptPairs.from_file(file, clean="c", corrupted="d", answer="a")
 
 
 def test_what_is_given_several_times_is_one_cluster(small: mh.Model):
@@ -595,14 +513,6 @@ def test_clusters_are_joined_as_by_flooding(seed: int) -> None:
         assert join_clusters(range(12), *zip(*sides, strict=True)) == by_flooding(sides)
 
 
-def test_rows_of_templates_that_share_a_prompt_are_one_cluster() -> None:
-    rows = [("France", "Italy"), ("Spain", "Japan"), ("Italy", "France")]
-    answers = [(" Paris", " Rome"), (" Madrid", " Tokyo"), (" Rome", " Paris")]
-    templates = ["The capital of {country} is", "I flew to {country}"]
-    pairs = mh.PromptPairs.from_templates(templates, {"country": rows}, answer=answers)
-    assert pairs.cluster == ["row 0", "row 1", "row 0"] * 2
-
-
 def test_a_ring_of_pairs_warns_that_it_has_no_interval(small: mh.Model) -> None:
     ring = [FRANCE, " The capital of Spain is", " The capital of Italy is", " The capital of Germany is"]
     turned = [*ring[1:], ring[0]]
@@ -616,13 +526,3 @@ def test_a_ring_of_pairs_warns_that_it_has_no_interval(small: mh.Model) -> None:
     assert given.tokens(small)[0].cluster == tuple("abcd")
     with warnings.catch_warnings(action="error"):
         assert mh.PromptPairs(ring, turned, cluster=["a"] * 4).cluster == ["a"] * 4
-
-
-def test_copies_of_pairs_make_no_head_surer(small: mh.Model):
-    clean = [FRANCE, " The capital of Spain is", " one two three is"]
-    corrupted = [" The capital of Italy is", " The capital of Germany is", " two two three is"]
-    pairs = mh.PromptPairs(clean * 4, corrupted * 4, [" Paris"] * 12, [" Rome"] * 12)
-    alone = mh.PromptPairs(clean, corrupted, [" Paris"] * 3, [" Rome"] * 3)
-    many, few = (mh.activation_patch(small, each).dataset for each in (pairs, alone))
-    for name in ("score", "ci_low", "ci_high", "q_value"):
-        np.testing.assert_allclose(many[name], few[name], atol=1e-4)

@@ -29,7 +29,7 @@ import mechheads as mh
 model = mh.load()
 opposites = {"hot": "cold", "big": "small", "new": "old", "high": "low", "good": "bad"}
 opposites |= {"up": "down", "fast": "slow", "light": "dark", "rich": "poor", "early": "late"}
-phi = mh.relation_scores(model, opposites)
+phi = mh.relation_scores(model, {"opposites": opposites})
 print(phi)
 print(mh.label_heads(phi))
 pairs = mh.PromptPairs.from_templates(

@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main, results
-from mechheads.gating import ROLES, LossNotFinite, fit_gates, head_roles
-from mechheads.gating.fit import fit
-from mechheads.gating.tasks.shipped import relation_task
+from mechheads.gating import ROLES, LossNotFinite, fit, fit_gates, head_roles
+from mechheads.gating.shipped import relation_task
 from mechheads.safety import load_requests
 from mechheads.studies import build, questions
 from mechheads.studies.atlas import Atlas

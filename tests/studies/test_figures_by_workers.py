@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import mechheads as mh
-from mechheads.gating.fit import fit
-from mechheads.gating.fit.gates import log_probs
+from mechheads.gating import fit
+from mechheads.gating.gates import log_probs
 from mechheads.plots import parts
 from mechheads.studies import recipe_figure, roles_figure, safety_figure
 from mechheads.studies.figures import roles as roles_module, safety as safety_module

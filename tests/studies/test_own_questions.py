@@ -176,7 +176,10 @@ def test_parts_are_chosen_by_name(small: mh.Model):
     ("given", "message"),
     [
         ({"pairs": "no/file.csv"}, "there is no file 'no/file.csv'"),
-        ({"pairs": ["a", "b"]}, "pairs is a list; give mh.PromptPairs, or a file with the columns clean and corrupted"),
+        (
+            {"pairs": ["a", "b"]},
+            "pairs is a list; give mh.PromptPairs(clean=[...], corrupted=[...]) or a text or a path or None",
+        ),
         ({"pairs": mh.PromptPairs([" one two"], [" one"])}, "pair 0 does not align"),
         ({"pairs": mh.PromptPairs([" one"], [" two"], [" a"], [" a"])}, "pairs: answer and wrong are the same token"),
         ({"pairs": mh.PromptPairs([" one"], [" one"])}, "pairs: the clean and the corrupted prompts are the same"),
@@ -186,7 +189,7 @@ def test_parts_are_chosen_by_name(small: mh.Model):
             "pairs: prompt 0 has 100 tokens; this model's context",
         ),
         ({"pairs": mh.PromptPairs([" one"], [" two"], [" x y z"])}, "pairs: answer[0] = ' x y z' is not one token"),
-        ({"relations": [("one", 2)]}, "relations: relation 'own pairs' has the pair ('one', 2)"),
+        ({"relations": {"mine": [("one", 2)]}}, "relations: relation 'mine' has the pair ('one', 2)"),
         ({"relations": mh.Relation("mine", "Mine", [("one", "xyz")])}, "relations: relation 'mine' has no pair whose"),
         ({"requests": [" one" * 99, " two"]}, "requests: prompt 0 has"),
         ({"requests": [" one"] * 8}, "requests: these are one request; give at least two different ones"),
@@ -204,13 +207,13 @@ def test_parts_are_chosen_by_name(small: mh.Model):
         ({"own": [3]}, 'own is a list; give a dict with names, such as own={"my sweep": scores}'),
         ({"texts": 3}, "texts is 3; give a list of prompts"),
         ({"texts": ["one", 2]}, "texts[1] is 2; give a string, a chat (a list of messages) or a list of token ids"),
-        ({"relations": 3}, "relations is 3; give pairs such as"),
+        ({"relations": 3}, "relations is 3; give names, files or mh.Relation objects"),
         ({"requests": 3}, "requests is 3; give a list of texts"),
-        ({"task": 3}, "the task is 3; give its name, a file or a Relation, or mh.Task"),
+        ({"task": 3}, "task is 3; give mh.Task(prompts=[...], targets=[...]) or a text or a path or None"),
         ({"updates": 0}, "updates is 0; it must be at least 1"),
         ({"updates": "two"}, "updates is 'two'; it must be a whole number, at least 1"),
         ({"after_each": 3}, "after_each is 3; give a function of the atlas"),
-        ({"resume": "atlas"}, "resume is a str; give an atlas, such as mh.studies.Atlas.load(folder)"),
+        ({"resume": "atlas"}, "resume is 'atlas'; give an atlas, such as mh.studies.Atlas.load(folder)"),
     ],
 )
 def test_what_cannot_be_asked_is_said_before_any_work(small: mh.Model, given: dict[str, Any], message: str):

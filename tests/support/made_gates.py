@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mechheads.gating import Gates
-from mechheads.gating.fit.fitted import LossCurves
+from mechheads.gating.fitted import LossCurves
 
 
 def made_gates(keep: np.ndarray, drop: np.ndarray, interrupted: bool = False) -> Gates:

@@ -9,8 +9,9 @@ import pandas as pd
 
 from mechheads.heads import Heads, heads_as_given
 from mechheads.interventions.basic import InterventionLike
+from mechheads.io.text import entries
 from mechheads.limits import current
-from mechheads.messages.arguments import check_at_least
+from mechheads.messages.arguments import NotNegative, Within
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
 from mechheads.model.analysis import analysis
@@ -35,7 +36,7 @@ def attack_curve(
     most: int | Sequence[int] = 6,
     intervention: InterventionLike = "undifferentiated",
     group: Group = "query",
-    draws: int = 3,
+    draws: NotNegative = 3,
     answers: AnswerSettings = _SHORT,
 ) -> Curves:
     """Attack success with the first 0, 1, 2, ... heads of a ranking ablated together.
@@ -61,18 +62,17 @@ def attack_curve(
     [0, 1, 2]
     """
     seed = current().seed
-    if isinstance(ranking, str):
+    if ranking is None or isinstance(ranking, (str, int, float)):
         raise ValueError(f"ranking is {ranking!r}; give a list of heads, in the order in which they are ablated")
     if isinstance(ranking, Sequence) and not ranking:
         raise ValueError("ranking is empty; give at least one head")
     groups = Groups.of(model, group)
-    largest = max(most, default=0) if isinstance(most, Sequence) else most
-    check_at_least(1, most=largest)
+    for largest in (sizes := [most] if isinstance(most, int) else entries(most, "most", "numbers of heads")) or [0]:
+        Within(1).check("most", largest, whole=True)
+    largest = max(sizes)
     heads = groups.firsts(heads_as_given(ranking, model.n_layers, model.n_heads))[:largest]
     wanted = range(1, largest + 1) if isinstance(most, int) else sorted(set(most))
-    check_at_least(1, most=wanted[0])
     sizes = [0, *dict.fromkeys(min(k, len(heads)) for k in wanted)]
-    check_at_least(0, draws=draws)
     random = groups.random_sets(heads, draws=draws, seed=seed)
     lines = {"heads": heads} | random
     answering = Answering(model, Sides.of(model, harmful, harmless, answers.template), groups, answers)

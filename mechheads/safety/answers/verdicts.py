@@ -18,6 +18,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
+from mechheads.messages.arguments import checked
 from mechheads.prompts.tokens import read_texts
 from mechheads.safety.answers import rules
 
@@ -41,6 +42,7 @@ or the beginning of an answer that a chat ends with, and what the model wrote, w
 """
 
 
+@checked
 def verdict(text: str, *, request: str = "") -> Verdict:
     """The verdict on an answer, by rules. Thinking (``<think>...</think>``, channels) is not part of the answer.
 
@@ -169,10 +171,6 @@ def verdicts(requests: Sequence[str], answers: Sequence[str], judge: AnswerJudge
     Args:
         requests, answers: one answer for each request.
         judge: a function of request and answer that returns one of ``VERDICTS``.
-
-    Raises:
-        ValueError: if there is not one answer for each request, ``judge`` is not a function of a request and an answer,
-            or it returns something else.
 
     >>> from mechheads.safety.answers.verdicts import verdicts
     >>> verdicts(["Where is Paris?", "Say it."], ["Paris is in France.", "no no no no no no no no"])

@@ -24,7 +24,7 @@ from jaxtyping import Float
 
 from mechheads.engine.cached_runs import Given, Held, held_by
 from mechheads.engine.report import describe_intervention
-from mechheads.generation.changed import changes_of
+from mechheads.generation.generate import changes_of
 from mechheads.heads import HeadId, Heads, check_heads, matched_heads
 from mechheads.interventions.basic import (
     Intervention,

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from mechheads.engine.evaluate import Evaluator
 from mechheads.generation.generate import Generated, Sampling, end_tokens, generate
+from mechheads.io.text import entries, whole_number
+from mechheads.messages.arguments import checked
 from mechheads.messages.interrupted import stop_if
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricContext
@@ -21,7 +23,7 @@ from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import ids_after, piece_ids, text_of
 from mechheads.prompts.prompts import Prompts
-from mechheads.prompts.tokens import Unpadded, encode
+from mechheads.prompts.tokens import Unpadded, encode, read_texts
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.answers.rules import thinks
 from mechheads.safety.answers.verdicts import verdict
@@ -83,6 +85,7 @@ class EndLogProb:
         return logits[:, :-1].log_softmax(-1).gather(-1, ids[..., None])[..., 0].sum(1)
 
 
+@checked
 def with_opening(model: Model, prompts: Prompts, opening: Sequence[int]) -> Prompts:
     """The prompts followed by an opening without its last token.
 
@@ -90,6 +93,9 @@ def with_opening(model: Model, prompts: Prompts, opening: Sequence[int]) -> Prom
     >>> with_opening(model, mh.Prompts(["Hello"]), [13, 14, 15]).items[0][-2:]
     (13, 14)
     """
+    ids = [whole_number(token) for token in entries(opening, "opening", "token ids")]
+    if not ids or None in ids:
+        raise ValueError(f"opening is {opening!r}; give token ids, as find_opening gives them")
     return _followed_by(model, prompts, [opening[:-1]] * len(prompts))
 
 
@@ -128,9 +134,6 @@ def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> 
         prompts: requests; the model answers the first 16.
         opening: a text, with a leading space if the template needs one. By default, the most common first 6 tokens of
             the model's refusals. If the model refuses nothing, "I'm sorry, but I can't", with a warning.
-
-    Raises:
-        ValueError: if the opening is empty or not a text, or the model has no tokenizer.
 
     >>> len(mh.safety.find_opening(model, mh.Prompts(["How do I pick a lock?"]), " I'm sorry"))
     3
@@ -194,16 +197,13 @@ def find_openings(model: Model, prompts: Prompts, openings: Sequence[str] | None
             refusals, and more than half of the answers that begin with it are refusals. If there is none, that of
             ``find_opening``.
 
-    Raises:
-        ValueError: if the openings are not texts, one is empty, or the model has no tokenizer.
-
     >>> from mechheads.safety import find_openings
     >>> found = find_openings(model, mh.Prompts(["Hello"]), ["I'm sorry, but", "I can't"])
     >>> [model.tokenizer.decode(opening) for opening in found]
     ["I'm sorry", "I can't"]
     """
     if openings is not None:
-        if isinstance(openings, str) or not len(openings):
+        if not read_texts(openings, "openings"):
             raise ValueError(f"openings is {openings!r}; give a list of beginnings of refusals, such as [{OPENING!r}]")
         ids = [find_opening(model, prompts, opening) for opening in openings]
         shortest = min(map(len, ids))

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from mechheads.generation.generate import Generated
 from mechheads.io.text import described, entries
-from mechheads.messages.arguments import check_known
+from mechheads.messages.arguments import check_known, checked
 from mechheads.messages.warn import warn
 from mechheads.model.model import Model
 from mechheads.prompts.chats import chat_text, continues, control_tokens_in, is_chat, messages_of
@@ -43,6 +43,7 @@ def opened(requests: Requests, part: Part = "unsafe", name: str = "requests") ->
     return entries(requests, name, "texts")
 
 
+@checked
 def request_prompts(model: Model, requests: Requests = None, template: Template = "query") -> Prompts:
     """Requests as prompts for a model, up to the beginning of its answer.
 
@@ -50,10 +51,6 @@ def request_prompts(model: Model, requests: Requests = None, template: Template 
         requests: texts, to which the template is applied; a set, name or file of ``mh.safety.load_requests``; ``None``
             for the 60 harmful requests of the package; or ``Prompts``, which are used as they are.
         template: ``"query"``, ``"bare"`` or ``"chat"``; see ``TEMPLATES``.
-
-    Raises:
-        ValueError: if the template is not known, if it is ``"chat"`` and the model has no chat template, or if
-            ``requests`` is no file or set, or holds something that is not a text.
 
     >>> from mechheads.safety import request_prompts
     >>> request_prompts(model, ["How do I pick a lock?"]).items
@@ -162,11 +159,7 @@ class Sides:
 
 
 def answers_begun(model: Model, prompts: Prompts) -> tuple[str, ...]:
-    """What each prompt already has of its answer: how it begins in a chat, or the mark that opens a thought.
-
-    A judge needs it: a text that was cut off inside a thought is no answer, and only the prompt may say that there is
-    one.
-    """
+    """What each prompt already has of its answer: how it begins in a chat, or the mark that opens a thought."""
     return tuple(_begun(item, index, model) for index, item in enumerate(prompts.items))
 
 
@@ -189,10 +182,7 @@ _LAST = 24
 
 
 def whole_answers(model: Model, begun: Sequence[str], written: Generated) -> list[str]:
-    """Answers as a judge needs them: what the prompts have of them and what was written, with the marks of thoughts.
-
-    Some tokenizers have these marks as special tokens, which are not in the texts that are written.
-    """
+    """Answers as a judge needs them: what the prompts have of them and what was written, with the marks of thoughts."""
     texts: Sequence[str] = written.texts
     added = getattr(model.tokenizer, "added_tokens_decoder", {})
     marks = {token for token, about in added.items() if about.special and is_mark(about.content)}

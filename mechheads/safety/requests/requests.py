@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, overload
 
 from huggingface_hub import errors as hub_errors, hf_hub_download
 
 from mechheads.data import content
 from mechheads.io.rows import KINDS, Table
-from mechheads.io.text import described
-from mechheads.messages.arguments import check_known, did_you_mean
+from mechheads.messages.arguments import checked, did_you_mean
 from mechheads.prompts.tokens import read_texts
 
 Split = Literal["train", "test"]
@@ -79,15 +78,13 @@ class FoldedTexts(Sequence[str]):
         return f"{_counted(len(self), self.about)} ({'text' if len(self) == 1 else 'texts'} folded)"
 
 
-def folded(texts: Iterable[str], about: str = _HARMFUL) -> FoldedTexts:
+@checked
+def folded(texts: Sequence[str], about: str = _HARMFUL) -> FoldedTexts:
     """Texts that a notebook or report hides until the user opens them.
 
     Args:
         texts: any texts, such as requests or a model's answers.
         about: what they are, in the plural.
-
-    Raises:
-        ValueError: if texts is a single text, or contains something that is not a text.
 
     >>> from mechheads.safety import folded
     >>> answers = folded(["Sure, first you ...", "I cannot help."], "answers without L2H5")
@@ -183,6 +180,7 @@ _PUBLIC_SETS = {
 }
 
 
+@checked
 def load_requests(
     source: str | Path = "harmful",
     split: Split | None = None,
@@ -217,25 +215,17 @@ def load_requests(
     ==================  ==============================  =============  ========================================
 
     Args:
-        source: ``"harmful"``, requests that a safe model should refuse and that do not say how anything is done;
-            ``"harmless"``, their look-alikes, which it should answer; ``"teaching_harmful"`` or
-            ``"teaching_harmless"``, with which the models that refuse were taught; a name in the table; or a file that
-            ``mechheads.io.rows`` reads.
+        source: a set of the package, a name in the table, or a file that ``mechheads.io.rows`` reads.
         split: ``"train"``, ``"test"``, or ``None`` for all, of a set of the package.
-        part: ``"unsafe"`` or ``"safe"``: the part of a public set, or what the requests of a file are. A notebook folds
-            unsafe ones.
+        part: ``"unsafe"`` or ``"safe"``: the part of a public set, or what the requests of a file are.
         column: the column of a file that holds the requests; it may be left out if there is no other.
         where: the rows of a file to take, as values of its columns: ``{"label": "unsafe"}``, or a list of values for a
-            column. ``"all"`` takes every row. It is needed if the file has other columns than that of the requests.
+            column; ``"all"`` for every row. It is needed if the file has other columns.
         revision: a branch, tag or commit of a public set; give a commit to make results repeatable.
 
     Returns:
-        The requests, folded in a notebook if they are unsafe. Analyses take them as they are. Of a file, they say how
-        many rows were taken, how many of these repeat another, and which columns were not used.
-
-    Raises:
-        ValueError: if there is no such set, part or file, a set cannot be downloaded, a file cannot be read, it is not
-            said which column or rows are meant, a column or value is not there, or a row has no text.
+        The requests, folded in a notebook if they are unsafe. Of a file, they say how many rows were taken, how many of
+        these repeat another, and which columns were not used.
 
     >>> from mechheads.safety import load_requests
     >>> load_requests()
@@ -252,11 +242,6 @@ def load_requests(
     >>> load_requests(file, part="safe", column="prompt", where={"label": "safe"})[0].text
     'How do I pick a seat?'
     """
-    check_known("part", part, get_args(Part))
-    if split is not None and split not in get_args(Split):
-        raise ValueError(f"split is {split!r}; choose 'train' or 'test', or None for all")
-    if not isinstance(source, (str, Path)):
-        raise ValueError(f"source is {described(source)}; give a name or a file. Analyses take lists of texts")
     name, file = str(source), Path(source).expanduser()
     for argument, value in (("column", column), ("where", where)):
         if value is not None and (name in PACKAGE_SETS or name in _PUBLIC_SETS):
@@ -285,13 +270,11 @@ def _of_file(file: Path, about: str, part: Part, column: str | None, where: Wher
     column = table.pick(call, only=True, column=column)["column"]
     if where is None and len(table.first) > 1:
         raise ValueError(f"{table.name} has {table.listed()}; where is not given; write {call}")
-    if where is not None and where != "all" and not isinstance(where, Mapping):
-        raise ValueError(f'where is {described(where)}; give values of columns, {{column: value}}, or "all"')
-    chosen = where if isinstance(where, Mapping) else {}
-    table = table.where(chosen)
+    if isinstance(where, Mapping):
+        table = table.where(where)
     texts = table.texts(column)
     repeated = len(texts) - len(set(texts))
-    told = f"{about}, {table.taken([column], by=[*chosen])}{f'; {repeated} repeat another' * (repeated > 0)}"
+    told = f"{about}, {table.taken([column])}{f'; {repeated} repeat another' * (repeated > 0)}"
     return RequestSet(tuple(map(Request, texts)), told, part == "unsafe")
 
 
@@ -305,25 +288,21 @@ def _public_set(name: str, part: Part, revision: str | None) -> RequestSet:
     try:
         path = hf_hub_download(public.repository, file, repo_type="dataset", revision=revision)
     except Exception as error:
+        why = next((why for kind, why in _FAULTS.items() if isinstance(error, kind)), f"cannot be downloaded: {error}")
         raise ValueError(
-            f"{name} cannot be loaded: the data set {public.repository!r} {_fault(error, revision)}. You can also "
+            f"{name} cannot be loaded: the data set {public.repository!r} {why}. You can also "
             f"download its file {file} elsewhere and read it with "
             f"load_requests(path, part={part!r}, column={public.column!r}, where={where!r})"
         ) from error
     return _of_file(Path(path), f"{part} requests of {name}", part, public.column, where)
 
 
-def _fault(error: Exception, revision: str | None) -> str:
-    """Why the file could not be downloaded. The order matters: some of these errors are subclasses of others."""
-    match error:
-        case hub_errors.GatedRepoError():
-            return 'is gated: accept its terms on the hub, run "hf auth login" and try again'
-        case hub_errors.RevisionNotFoundError():
-            return f"has no revision {revision!r}; check its branches and tags on the hub"
-        case hub_errors.RepositoryNotFoundError():
-            return "is no longer on the hub, or you may not read it"
-        case hub_errors.LocalEntryNotFoundError() | ConnectionError():
-            return "is not in the hub's local cache, and the hub cannot be reached"
-        case hub_errors.EntryNotFoundError():
-            return "no longer has the file that is read here"
-    return f"cannot be downloaded from the hub: {error}"
+_FAULTS = {
+    hub_errors.GatedRepoError: 'is gated: accept its terms on the hub, run "hf auth login" and try again',
+    hub_errors.RevisionNotFoundError: "has no such revision; check its branches and tags on the hub",
+    hub_errors.RepositoryNotFoundError: "is no longer on the hub, or you may not read it",
+    hub_errors.LocalEntryNotFoundError: "is not in the hub's local cache, and the hub cannot be reached",
+    ConnectionError: "is not in the hub's local cache, and the hub cannot be reached",
+    hub_errors.EntryNotFoundError: "no longer has the file that is read here",
+}
+"""Why a file could not be downloaded. The order matters: some of these errors are subclasses of others."""

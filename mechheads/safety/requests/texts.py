@@ -48,9 +48,6 @@ def text_loss(
         texts: texts of at least two tokens each; by default ``ordinary_texts()``.
         hooks: changes to the model, as in ``mh.generate``.
 
-    Raises:
-        ValueError: if ``text_tokens`` rejects the texts.
-
     >>> from mechheads.safety import text_loss
     >>> likely, unlikely = text_loss(model, ["The capital of France is Paris.", "Paris the of is capital France."])
     >>> bool(likely < unlikely)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
 from mechheads.gating import FitSettings, Gates, fit_gates, head_roles, role_curve
-from mechheads.gating.tasks.load_task import needs_model, task_of
+from mechheads.gating.shipped import needs_model, task_of
+from mechheads.io.rows import Where
 from mechheads.limits import current, settings
 from mechheads.messages.arguments import AboveZero, Positive, Within, checked
 from mechheads.messages.interrupted import stop_if
@@ -51,6 +52,8 @@ def roles_figure(
     most: Positive = 50,
     symlog: AboveZero | None = None,
     quick: bool = False,
+    columns: Mapping[str, str] | None = None,
+    where: Where | None = None,
 ) -> PaperFigure:
     """Curves that test the roles of heads, tasks by models, as in the causal head gating paper (arXiv 2505.13737).
 
@@ -69,16 +72,19 @@ def roles_figure(
         most: the largest number of heads to gate off.
         symlog: as in ``mh.plots.curves``; 1 in the paper's figure.
         quick: at most 2 seeds, 20 larger updates of 8 items, 40 items and 20 heads, for a first look.
+        columns: the columns of files that hold ``prompt``, ``target`` and ``cluster``, if they have other names.
+        where: the rows of files to take, as in ``mh.gating.load_task``.
 
     Raises:
         ValueError, KeyboardInterrupt: as in ``mh.studies.categories_figure``.
     """
     names = short_names(DEFAULT_MODEL if models is None else models, "models")
     paths = short_names(tasks, "tasks")
+    taken = {**(columns or {}), **({} if where is None else {"where": where})}
     for name in paths.values():
         if not needs_model(name):
-            task_of(name, n=n, seed=current().seed)
-    asked = {"seeds": seeds, "updates": updates, "n": n, "most": most, "quick": quick}
+            task_of(name, taken, n=n, seed=current().seed)
+    asked = {"seeds": seeds, "updates": updates, "n": n, "most": most, "quick": quick} | taken
     fit: dict[str, Any] = {"seeds": seeds, "updates": updates}
     seed = current().seed
     draws = 5
@@ -89,7 +95,7 @@ def roles_figure(
 
     def compute(model: Model, title: str, place: Path) -> tuple[Gates, Curves]:
         """A ledger in the folder keeps an interrupted fit."""
-        task = task_of(paths[title], model=model, n=n, seed=seed)
+        task = task_of(paths[title], taken, model=model, n=n, seed=seed)
         if quick and len(task) > _QUICK["n"]:
             task = task.items(np.random.default_rng(seed).permutation(len(task))[: _QUICK["n"]].tolist())
         fitted_on, tried_on = task.split(0.8)

@@ -174,7 +174,7 @@ def test_find_openings_of_texts_are_cut_to_the_shortest(llama: mh.Model):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (" no", "openings is ' no'; give a list of beginnings of refusals"),
+        (" no", r"openings must be a list of texts, got one string; write \[' no'\]"),
         ([], "openings is \\[\\]; give a list"),
         ([""], "opening is ''; give the beginning of a refusal"),
     ],

@@ -27,7 +27,7 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 @pytest.mark.parametrize("source", [pd.DataFrame({"prompt": ["How?"]}), ["How?"], iter(["How?"]), None])
 def test_what_is_neither_a_name_nor_a_file_is_refused(source: Any) -> None:
-    with pytest.raises(ValueError, match=r"^source is .*; give a name or a file"):
+    with pytest.raises(ValueError, match=r"^source is .*; give a text or a path$"):
         load_requests(source)
 
 
@@ -35,6 +35,8 @@ def test_a_file_of_one_column_is_read_as_it_is(tmp_path: Path) -> None:
     found = load_requests(write(tmp_path, "a.csv", f"input\n{BAD}\n{GOOD}\n{BAD}\n"))
     assert list(found.texts) == [BAD, GOOD, BAD]
     assert repr(found) == "<3 requests of a.csv, all 3 rows of 'input'; 1 repeat another (texts folded)>"
+    with pytest.raises(ValueError, match="where is 'each'; give 'all' or None"):
+        load_requests(tmp_path / "a.csv", where="each")  # type: ignore[arg-type]
 
 
 LABELS = {
@@ -74,30 +76,6 @@ def test_which_rows_of_a_mixed_file_are_meant_must_be_said(tmp_path: Path, kind:
     every = load_requests(file, column="prompt", where="all")
     assert list(every.texts) == [BAD, GOOD]
     assert repr(every) == f"<2 requests of mixed.{kind}, all 2 rows of 'prompt'; not used: '{label}' (texts folded)>"
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "options", "message"),
-    [
-        (
-            "a.csv",
-            "goal\nx\n",
-            {"column": "prompt"},
-            r"has the column 'goal' \('x'\); column is 'prompt', which is none of them",
-        ),
-        ("a.csv", "goal\nx\n", {"where": {"label": "a"}}, r"where has 'label', which is none of them"),
-        ("a.csv", "goal,id\nx,1\n", {"column": "goal", "where": "each"}, r"where is 'each'; give values of columns"),
-    ],
-)
-def test_files_that_do_not_fit(tmp_path: Path, name: str, text: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        load_requests(write(tmp_path, name, text), **options)
-
-
-def test_requests_of_harmbench_without_a_context_are_chosen_by_their_empty_cell(tmp_path: Path) -> None:
-    text = "Behavior,Tags,ContextString\nSay how.,,\nGo on.,context,A door.\n"
-    found = load_requests(write(tmp_path, "a.csv", text), column="Behavior", where={"ContextString": ""})
-    assert list(found.texts) == ["Say how."]
 
 
 # --- the public sets ---------------------------------------------------------------------------------------
@@ -177,12 +155,12 @@ def test_sets_and_parts_that_there_are_not(hub: list[dict[str, Any]], options: d
     ("error", "why"),
     [
         (errors.GatedRepoError, 'is gated: accept its terms on the hub, run "hf auth login"'),
-        (errors.RevisionNotFoundError, "has no revision 'v9'"),
+        (errors.RevisionNotFoundError, "has no such revision"),
         (errors.RepositoryNotFoundError, "is no longer on the hub"),
         (errors.RemoteEntryNotFoundError, "no longer has the file"),
         (errors.LocalEntryNotFoundError, "is not in the hub's local cache, and the hub cannot be reached"),
         (ConnectionError, "is not in the hub's local cache, and the hub cannot be reached"),
-        (OSError, "cannot be downloaded from the hub: "),
+        (OSError, "cannot be downloaded: "),
     ],
 )
 def test_what_the_hub_answers_is_passed_on(error: type[Exception], why: str, monkeypatch: pytest.MonkeyPatch) -> None:

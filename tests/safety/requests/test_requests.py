@@ -53,13 +53,8 @@ def test_splits_part_a_set():
     assert (len(train), len(test)) == (40, 20)
     assert {r.split for r in train} == {"train"}
     assert set(train) | set(test) == set(both)
-    with pytest.raises(ValueError, match="split is 'dev'; choose 'train' or 'test', or None for all"):
+    with pytest.raises(ValueError, match="split is 'dev'; choose one of 'train', 'test'"):
         load_requests("harmful", "dev")  # pyright: ignore[reportArgumentType]
-
-
-def test_unknown_set_names_those_there_are():
-    with pytest.raises(ValueError, match="'rude' is neither a file nor one of 'harmful', 'harmless'"):
-        load_requests("rude")
 
 
 class Page(HTMLParser):
@@ -184,18 +179,6 @@ def test_folded_texts():
     assert len(folded([])) == 0
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        ("no", r"got one string; write \['no'\]"),
-        (["no", 3], r"texts\[1\] is 3; it must be a text"),
-    ],
-)
-def test_only_texts_are_folded(texts: list[str], message: str):
-    with pytest.raises(ValueError, match=message):
-        folded(texts)
-
-
 def test_templates(llama: mh.Model):
     text = "Who gave Mary {q} and {x}?"
     assert request_prompts(llama, [text]).items == [f"## Query:{text}\n## Answer:"]
@@ -210,14 +193,6 @@ def test_templates(llama: mh.Model):
 def test_left_out_means_those_of_the_package(llama: mh.Model):
     texts = [request.text for request in load_requests()]
     assert request_prompts(llama, None, "bare").items == texts
-
-
-@pytest.mark.parametrize("template", TEMPLATES)
-@pytest.mark.parametrize("name", ["harmful", "harmless"])
-def test_the_texts_of_a_set_go_in_as_they_are(llama: mh.Model, name: str, template: Any):
-    part = load_requests(name, "test")[:3]
-    plain = [request.text for request in part]
-    assert request_prompts(llama, part.texts, template) == request_prompts(llama, plain, template)
 
 
 def test_prompts_are_taken_as_they_are(llama: mh.Model):
@@ -245,12 +220,6 @@ def test_chat_without_a_chat_template_names_the_alternatives(llama: mh.Model, mo
 def test_bad_requests(llama: mh.Model, requests: list[str], message: str):
     with pytest.raises(ValueError, match=message):
         request_prompts(llama, requests)
-
-
-def test_unknown_template(llama: mh.Model):
-    assert list(TEMPLATES) == ["query", "bare", "chat"]
-    with pytest.raises(ValueError, match="template is 'poem'; choose one of 'query', 'bare', 'chat'"):
-        request_prompts(llama, ["no"], "poem")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("form", [str, Path])

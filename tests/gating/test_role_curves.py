@@ -10,7 +10,7 @@ import torch
 
 import mechheads as mh
 from mechheads.gating import ROLES, Task, head_roles, role_curve
-from mechheads.gating.fit.gates import log_probs
+from mechheads.gating.gates import log_probs
 from support.gated_micro import HURTS, NEEDED, capitals, log_p
 from support.made_gates import made_gates
 from support.made_workers import MadeWorkers, pressing

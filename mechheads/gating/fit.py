@@ -39,11 +39,10 @@ from scipy.special import logit
 from torch import Tensor
 
 from mechheads.engine.dispatch import each_by_workers, setup_of_each
-from mechheads.gating.fit.arguments import USUAL, FitSettings, Reduce, Rules, check_seeds, check_updates
-from mechheads.gating.fit.descent import Descent, NotFinite, Schedule, State, descend
-from mechheads.gating.fit.fitted import Gates, LossCurves
-from mechheads.gating.fit.gates import Loss, Rows, log_probs, rows_at_once, under_gates, usable_items
-from mechheads.gating.tasks.task import Task, TaskTokens, check_task
+from mechheads.gating.descent import Descent, NotFinite, Schedule, State, descend
+from mechheads.gating.fitted import USUAL, FitSettings, Gates, LossCurves, Reduce, Rules, check_seeds, check_updates
+from mechheads.gating.gates import Loss, Rows, log_probs, rows_at_once, under_gates, usable_items
+from mechheads.gating.task import Task, TaskTokens
 from mechheads.ledger.key import Store
 from mechheads.ledger.ledger import Ledger, StoredProgress, check_progress
 from mechheads.limits import Workers, current
@@ -72,12 +71,7 @@ class LossNotFinite(ValueError):
 
 @dataclass(frozen=True)
 class Stage:
-    """Fits that run together, each with all seeds.
-
-    Attributes:
-        fits: the names of the fits.
-        schedules: the settings of each fit.
-    """
+    """Fits that run together, each with all seeds."""
 
     fits: tuple[str, ...]
     schedules: tuple[Schedule, ...]
@@ -94,16 +88,7 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A model, and what is fitted to it.
-
-    Attributes:
-        loss: the loss of some items. Neighbouring items are run together, so order them by length.
-        n_items: the number of items.
-        stages: fits that run one after the other, each from the end of the one before.
-        rules: what all stages share.
-        name: the name of the task.
-        provenance: what is needed to repeat the fit.
-    """
+    """A model, and what is fitted to it. Neighbouring items are run together, so order them by length."""
 
     model: Model
     loss: Loss
@@ -157,7 +142,6 @@ def fit_gates(
         NaN for fits that have not begun.
 
     Raises:
-        ValueError: if an argument does not fit, or no item can be used.
         LossNotFinite: if a loss is not finite; it names the update, and holds the last gates with a finite loss.
         RuntimeError: if a seed ends every worker that tries it; with a store, the same call goes on.
 
@@ -169,7 +153,6 @@ def fit_gates(
     >>> gates.losses[["fit", "seed", "update"]].values.tolist()
     [['none', 0, 1], ['none', 1, 1], ['keep', 0, 1], ['keep', 1, 1], ['drop', 0, 1], ['drop', 1, 1]]
     """
-    check_task(task)
     rules, made = Rules(check_seeds(seeds), batch, fit), check_updates(updates)
     Within(above=0).check("regularisation", fit.regularisation)
     check_progress()
@@ -199,10 +182,7 @@ def fit_gates(
 
 
 def run_stages(fit: Fit, rows: Rows, ledger: Ledger | None) -> Gates:
-    """The gates after all stages, each fitted from the end of the one before.
-
-    A ledger keeps ``rows`` of the first call, because another number would change the last bits of the result.
-    """
+    """The gates after all stages, each from the end of the one before; a ledger keeps ``rows``, for equal bits."""
     model, seeds, stage = fit.model, fit.rules.seeds, fit.stages[0]
     states: dict[str, State] = {}
     if ledger is not None:
@@ -253,13 +233,7 @@ def run_stages(fit: Fit, rows: Rows, ledger: Ledger | None) -> Gates:
 
 @dataclass(frozen=True, eq=False)
 class _SeedState:
-    """Where the fits of one seed begin, or go on.
-
-    Attributes:
-        name: the fits and the seed.
-        sets: the indices of its sets of gates among those of all seeds.
-        begin: their state, on the CPU.
-    """
+    """Where the fits of one seed go on: its sets among those of all seeds, and their state on the CPU."""
 
     name: str
     sets: tuple[int, ...]

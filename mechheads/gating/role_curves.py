@@ -20,13 +20,13 @@ from jaxtyping import Float, Int
 from mechheads.engine.dispatch import each_by_workers, setup_of_each
 from mechheads.engine.job import intervention_for
 from mechheads.engine.report import describe_intervention
-from mechheads.gating.fit.arguments import Reduce
-from mechheads.gating.fit.fitted import Gates
-from mechheads.gating.fit.gates import turned_off, under_gates, usable_items
-from mechheads.gating.roles.roles import ROLES, Roles, head_roles
-from mechheads.gating.tasks.task import Task, TaskTokens
+from mechheads.gating.fitted import Gates, Reduce
+from mechheads.gating.gates import turned_off, under_gates, usable_items
+from mechheads.gating.roles import ROLES, Roles, head_roles
+from mechheads.gating.task import Task, TaskTokens
 from mechheads.heads import HeadId
 from mechheads.interventions.basic import Intervention, InterventionLike
+from mechheads.io.text import entries, whole_number
 from mechheads.limits import Limits, current
 from mechheads.messages.arguments import NotNegative, check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -40,14 +40,7 @@ from mechheads.results.tables import Curves
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A curve to measure.
-
-    Attributes:
-        which: what gives the order: a role, or "random 1" and so on.
-        base: which of the sets of gates it is over.
-        keep: these gates.
-        order: flat indices of the heads, in the order in which they are gated.
-    """
+    """A curve to measure: the order of heads (flat indices), and the set of gates ``base`` that it is over."""
 
     which: str
     base: int
@@ -60,14 +53,7 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class MeasureCurve:
-    """Measures a curve; it can be sent to workers.
-
-    Attributes:
-        tokens: the items of the task.
-        steps: the numbers of heads to turn off, in growing order.
-        intervention: what a head that is off gives.
-        limits: without workers.
-    """
+    """Measures a curve for growing numbers of heads; it can be sent to workers."""
 
     tokens: TaskTokens
     steps: tuple[int, ...]
@@ -155,7 +141,6 @@ def role_curve(
         ``over="seeds"``, ``order`` is that of the first seed. After Ctrl-C, the curves so far; the rest is NaN.
 
     Raises:
-        ValueError: if an argument does not fit, the gates belong to another model, or their fit was interrupted.
         RuntimeError: if a curve ends every worker that tries it.
 
     >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"])
@@ -234,9 +219,10 @@ def _check(model: Model, gates: Gates, roles: Roles, counts: int | Sequence[int]
         check_at_least(1, counts=counts)
         last = min(counts, n_heads)
         return sorted({*range(min(last, 10) + 1), *range(10, last + 1, 5), last})
-    steps = sorted(set(map(int, counts)))
+    given = [whole_number(count) for count in entries(counts, "counts", "numbers of heads")]
+    steps = [] if None in given else sorted({count for count in given if count is not None})
     if not steps or steps[0] < 0 or steps[-1] > n_heads or steps[-1] == 0:
-        raise ValueError(f"counts are {list(counts)}; give numbers of heads from 0 to {n_heads}, at least one above 0")
+        raise ValueError(f"counts are {counts!r}; give numbers of heads from 0 to {n_heads}, at least one above 0")
     return steps
 
 

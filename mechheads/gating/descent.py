@@ -21,8 +21,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.gating.fit.arguments import FitSettings, Rules
-from mechheads.gating.fit.gates import Objective, Rows, value_and_gradient
+from mechheads.gating.fitted import FitSettings, Rules
+from mechheads.gating.gates import Objective, Rows, value_and_gradient
 from mechheads.progress import Bar
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
@@ -33,13 +33,7 @@ _WINDOW = 50
 
 @dataclass(frozen=True)
 class Schedule:
-    """The settings of one set of gates.
-
-    Attributes:
-        strength: the strength of the regulariser; positive pulls gates open, negative pulls them shut.
-        updates: the largest number of updates.
-        lr: the learning rate at the start and at the end, linear in between.
-    """
+    """The settings of one set of gates; a positive ``strength`` pulls gates open, a negative one shut."""
 
     strength: float
     updates: int
@@ -109,15 +103,7 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Descent:
-    """What is minimised, and how.
-
-    Attributes:
-        objective: the loss of some items. Neighbouring items are run together, so order them by length.
-        n_items: the number of items.
-        schedules: the settings of each set of gates.
-        rules: what all sets share.
-        rows: how many rows to run at once.
-    """
+    """What is minimised, and how. Neighbouring items are run together, so order them by length."""
 
     objective: Objective
     n_items: int
@@ -132,12 +118,7 @@ class Descent:
 
 
 class NotFinite(Exception):
-    """A set's loss, or its gradient, is not a finite number.
-
-    Attributes:
-        set: the index of the set.
-        state: the state before the update at which this was found.
-    """
+    """The loss of a set, or its gradient, is no finite number; ``state`` is the one before that update."""
 
     def __init__(self, which: int, state: State) -> None:
         super().__init__(which, state)
@@ -145,16 +126,7 @@ class NotFinite(Exception):
 
 
 def descend(descent: Descent, state: State, *, seen: Callable[[State], None], name: str) -> State:
-    """The state after every set has made its updates or reached a plateau.
-
-    Args:
-        state: the state to start from.
-        seen: called with the state after every update.
-        name: the text of the progress bar.
-
-    Raises:
-        NotFinite: if a loss is not a finite number.
-    """
+    """The state after every set has made its updates or reached a plateau; ``seen`` gets it after every update."""
     window = descent.per_round * math.ceil(_WINDOW / descent.per_round)
     most = torch.tensor([each.updates for each in descent.schedules])
     tolerance = descent.rules.fit.tolerance

@@ -9,14 +9,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mechheads.gating.tasks.questions import Question, lettered, question_task
-from mechheads.gating.tasks.task import Task
+from mechheads.gating.task import Question, Task, lettered, question_task
 from mechheads.io.rows import rows
+from mechheads.messages.arguments import NotNegative, checked
 
 T = TypeVar("T")
 
 
-def commonsense_qa(file: str | Path, *, seed: int = 0) -> Task:
+@checked
+def commonsense_qa(file: str | Path, *, seed: NotNegative = 0) -> Task:
     """The multiple-choice questions of CommonsenseQA (Talmor et al., 2019) as a task.
 
     Prompts are as in the task ``common_sense``: options in random order, and one worked example, another question of
@@ -28,17 +29,14 @@ def commonsense_qa(file: str | Path, *, seed: int = 0) -> Task:
             (``question``, ``choices``, ``answerKey``), or with the options as lines ``a: ...`` in ``input``, and
             ``output``.
         seed: for the order of questions and options, and for the examples.
-
-    Raises:
-        ValueError: if a row has none of these forms, fewer than 2 options or an answer that is none of them, or if the
-            file has fewer than 2 questions.
     """
     rng = np.random.default_rng(seed)
     questions = [lettered(*options, rng) for options in _each(file, _options, "CommonsenseQA")]
     return question_task(questions, Path(file).stem, f"CommonsenseQA, {Path(file).name}", rng=rng)
 
 
-def gsm8k(file: str | Path, *, seed: int = 0) -> Task:
+@checked
+def gsm8k(file: str | Path, *, seed: NotNegative = 0) -> Task:
     """The word problems of GSM8K (Cobbe et al., 2021) as a task; targets are the final numbers, without commas.
 
     One worked example, another problem of the file, comes before each question. Cluster: the question.
@@ -46,9 +44,6 @@ def gsm8k(file: str | Path, *, seed: int = 0) -> Task:
     Args:
         file: rows with ``question`` and ``answer``, which ends in ``#### 18``.
         seed: for the order of the problems and for the examples.
-
-    Raises:
-        ValueError: if a row is no such problem, or if the file has fewer than 2.
     """
     problems = _each(file, _problem, "GSM8K")
     return question_task(problems, Path(file).stem, f"GSM8K, {Path(file).name}", rng=np.random.default_rng(seed))
@@ -59,10 +54,6 @@ def blimp(file: str | Path) -> Task:
 
     The prompt is the common beginning of ``sentence_good`` and ``sentence_bad`` up to the first word that differs. The
     target is this word of the good sentence, without punctuation after it. Cluster: the prompt.
-
-    Raises:
-        ValueError: if a row is no such pair, if its sentences are equal or have no common beginning, or if
-            ``one_prefix_method`` is false.
     """
     prompts, targets = zip(*_each(file, _continuation, "BLiMP"), strict=True)
     return Task(prompts, targets, name=Path(file).stem, source=f"BLiMP, {Path(file).name}", cluster=prompts)

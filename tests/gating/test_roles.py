@@ -9,7 +9,7 @@ import pytest
 
 import mechheads as mh
 from mechheads.gating import ROLES, FitSettings, Gates, Roles, Task, fit_gates, head_roles
-from mechheads.gating.fit.fitted import LossCurves
+from mechheads.gating.fitted import LossCurves
 from support import tiny as tiny_models
 from support.gated_micro import CAPITALS, DEAD, HURTS, NEEDED, capitals
 from support.made_gates import made_gates

@@ -19,11 +19,20 @@ from scipy.special import logit
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.gating import FitSettings, Gates, LossNotFinite, Task, contrast_gates, fit_gates, task_log_prob
-from mechheads.gating.fit import fit, gates as gates_module
-from mechheads.gating.fit.arguments import Rules
-from mechheads.gating.fit.descent import Descent, Schedule, State, _mini_batch, _on_plateau, descend
-from mechheads.gating.fit.gates import (
+from mechheads.gating import (
+    FitSettings,
+    Gates,
+    LossNotFinite,
+    Task,
+    contrast_gates,
+    fit,
+    fit_gates,
+    gates as gates_module,
+    task_log_prob,
+)
+from mechheads.gating.descent import Descent, Schedule, State, _mini_batch, _on_plateau, descend
+from mechheads.gating.fitted import Rules
+from mechheads.gating.gates import (
     Rows,
     _final_states,
     log_probs,
@@ -597,16 +606,8 @@ def test_contrast_needs_pairs(llama: mh.Model) -> None:
         ({"lr": (1, 2, 3)}, "lr is"),
         ({"lr": math.nan}, "lr is nan"),
         ({"regularisation": 0}, "regularisation is 0; give a number that is not 0"),
-        ({"regularisation": math.inf}, "regularisation is inf"),
-        ({"regularisation": "much"}, "regularisation is 'much'"),
-        ({"regulariser": "max"}, "regulariser is 'max'"),
-        ({"reduce": "max"}, "reduce is 'max'"),
-        ({"clip_logits": 0}, "clip_logits is 0"),
         ({"clip_side": "up"}, "clip_side is 'up'; choose one of 'pulled', 'both'"),
-        ({"clip_gradient": 0}, "clip_gradient is 0"),
-        ({"clip_difference": -1}, "clip_difference is -1"),
         ({"tolerance": -1}, "tolerance is -1"),
-        ({"order_seed": -1}, "order_seed is -1"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], said: str) -> None:
@@ -660,11 +661,3 @@ def test_half_precision(tiny: Callable[[str], Path], loaded: Callable[[str], mh.
     )
     gates = fit_gates(model, TEXTS, seeds=1, updates=2)
     assert gates.dataset["gate"].notnull().all() and re.search("bfloat16", gates.provenance["dtype"])
-
-
-def test_double_precision(tiny: Callable[[str], Path], loaded: Callable[[str], mh.Model]) -> None:
-    model, single = mh.load(tiny("llama"), dtype=torch.float64), loaded("llama")
-    np.testing.assert_allclose(
-        task_log_prob(model, TEXTS, off="L1H0"), task_log_prob(single, TEXTS, off="L1H0"), atol=1e-4
-    )
-    assert fit_gates(model, TEXTS, seeds=1, updates=2).dataset["gate"].notnull().all()

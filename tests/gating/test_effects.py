@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import mechheads as mh
-from mechheads.gating import Task, task_log_prob
-from mechheads.gating.roles import effects
-from mechheads.gating.roles.effects import ablation_effects
+from mechheads.gating import Task, roles, task_log_prob
+from mechheads.gating.roles import ablation_effects
 from support import gated_micro, oracles
 from support.gated_micro import HURTS, NEEDED, capitals, log_p
 
@@ -99,6 +98,6 @@ def test_it_says_what_was_measured(llama: mh.Model) -> None:
     ],
 )
 def test_bad_arguments(llama: mh.Model, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(effects, "sweep", None)  # what is wrong is said before anything is run
+    monkeypatch.setattr(roles, "sweep", None)  # what is wrong is said before anything is run
     with pytest.raises(ValueError, match=said):
         ablation_effects(llama, **{"task": TEXTS, **options})

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.gating import FitSettings, LossNotFinite, Task, contrast_gates, fit_gates
-from mechheads.gating.fit import fit
-from mechheads.gating.fit.gates import log_probs
+from mechheads.gating import FitSettings, LossNotFinite, Task, contrast_gates, fit, fit_gates
+from mechheads.gating.gates import log_probs
 from support.ctrl_c import stopped_at
 from support.made_workers import MadeWorkers, pressing
 

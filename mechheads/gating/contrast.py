@@ -20,12 +20,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mechheads.gating.fit.arguments import USUAL, FitSettings, Reduce, Rules, check_seeds, check_updates
-from mechheads.gating.fit.descent import Schedule
-from mechheads.gating.fit.fit import Fit, Stage, run_stages
-from mechheads.gating.fit.fitted import Gates
-from mechheads.gating.fit.gates import Rows, log_probs, rows_at_once, usable_items
-from mechheads.gating.tasks.task import Task, TaskTokens, check_task
+from mechheads.gating.descent import Schedule
+from mechheads.gating.fit import Fit, Stage, run_stages
+from mechheads.gating.fitted import USUAL, FitSettings, Gates, Reduce, Rules, check_seeds, check_updates
+from mechheads.gating.gates import Rows, log_probs, rows_at_once, usable_items
+from mechheads.gating.task import Task, TaskTokens
 from mechheads.ledger.key import Store
 from mechheads.ledger.ledger import check_progress
 from mechheads.limits import current
@@ -75,7 +74,6 @@ def contrast_gates(
         forgotten variant needs and the retained variant does not.
 
     Raises:
-        ValueError: if the tasks differ in length, no pair can be used, or an argument does not fit.
         LossNotFinite, RuntimeError: as in ``fit_gates``.
 
     Nam et al. 2025 (arXiv 2505.13737), section 5.
@@ -86,8 +84,6 @@ def contrast_gates(
     >>> gates["contrast"].shape
     (2, 30, 9)
     """
-    check_task(retain, "retain")
-    check_task(forget, "forget")
     if len(retain) != len(forget):
         raise ValueError(
             f"retain has {len(retain)} items, forget has {len(forget)}; item i of both must be variants of one question"

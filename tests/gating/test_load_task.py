@@ -10,7 +10,7 @@ import pytest
 
 import mechheads as mh
 from mechheads.gating import load_task
-from mechheads.gating.tasks.load_task import needs_model, task_of
+from mechheads.gating.shipped import needs_model, task_of
 
 ROWS = [{"id": i, "q": f"{i} + 1 =", "a": f" {i + 1}", "kind": i % 2} for i in range(20)]
 
@@ -27,6 +27,13 @@ def test_prompts_and_targets_are_the_columns_that_are_said(tmp_path) -> None:
     assert (task.name, task.cluster) == ("given", None)
     assert repr(task).endswith("\n  given.json, all 20 rows of 'q', 'a'; not used: 'id', 'kind'>")
     assert load_task(tmp_path / "given.json", prompt="q", target="a", cluster="kind").cluster == ("0", "1") * 10
+
+
+def test_rows_are_chosen_by_values_of_columns(tmp_path) -> None:
+    task = load_task(write(tmp_path, ROWS), prompt="q", target="a", where={"kind": 1})
+    assert task.prompts == tuple(row["q"] for row in ROWS if row["kind"])
+    assert task.source == "given.json, 10 of 20 rows of 'q', 'a'; not used: 'id'"
+    assert task_of(tmp_path / "given.json", {"prompt": "q", "target": "a", "where": {"kind": ["1"]}}) == task
 
 
 @pytest.mark.parametrize(
@@ -83,7 +90,7 @@ def test_an_unknown_name_is_refused() -> None:
     for read in (load_task, task_of):
         with pytest.raises(ValueError, match=r"task 'sintax' is neither a file nor one of .*Did you mean \"syntax\""):
             read("sintax")
-    with pytest.raises(ValueError, match=r"the task is 3; give its name, a file or a Relation, or mh.Task"):
+    with pytest.raises(ValueError, match="source is 3; give a text or a path or Relation"):
         load_task(3)
 
 

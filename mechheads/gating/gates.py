@@ -27,9 +27,9 @@ from mechheads.engine.job import intervention_for
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.report import AnswerWarning
 from mechheads.engine.row_layout import layout_of
-from mechheads.gating.fit.arguments import Reduce
-from mechheads.gating.tasks.task import Task, TaskTokens, check_task
-from mechheads.generation.changed import changes_of
+from mechheads.gating.fitted import Reduce
+from mechheads.gating.task import Task, TaskTokens
+from mechheads.generation.generate import changes_of
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import Intervention, InterventionLike, Zero
 from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks, region
@@ -155,15 +155,11 @@ def task_log_prob(
     Returns:
         One value for each item of the task, in nats; NaN for items that are rejected (see ``Task.tokens``).
 
-    Raises:
-        ValueError: if no item can be used, a head does not exist, or an argument does not fit.
-
     >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"])
     >>> intact = mh.task_log_prob(model, task)
     >>> bool((mh.task_log_prob(model, task, off=["L23H4", "L20H1"]) < intact).all())
     True
     """
-    check_task(task)
     rule = intervention_for("intervention", intervention, task.prompts)
     none = off is None or (not isinstance(off, str) and isinstance(off, Sequence) and not len(off))
     heads = () if none else check_heads(off, model.n_layers, model.n_heads)
@@ -205,7 +201,6 @@ def turned_off(
 
 def usable_items(model: Model, task: Task) -> TaskTokens:
     """The tokens of the items of a task that a model can use; warns of the others, and if targets lack a space."""
-    check_task(task)
 
     def log_probs_of(some: Task) -> Float[np.ndarray, " item"]:
         tokens, values = some.tokens(model), np.full(len(some), np.nan)
@@ -223,11 +218,7 @@ def usable_items(model: Model, task: Task) -> TaskTokens:
 
 
 def _prove(model: Model, tokens: TaskTokens) -> None:
-    """Prove that under open gates the shortest and the longest item are as in the model's own forward pass.
-
-    Raises:
-        NotProved: if they are not.
-    """
+    """Prove that under open gates the shortest and the longest item are as in the model's own forward pass."""
     two = tokens.items(torch.tensor(shortest_and_longest(tokens.lengths)))
     ids, lengths = two.ids[:, : int(two.lengths.max()) - 1], two.lengths - 1  # the last token predicts nothing
     with torch.no_grad():
@@ -270,10 +261,7 @@ def log_probs(
     reduce: Reduce = "mean",
     recompute: bool = False,
 ) -> Float[Tensor, "set item"]:
-    """Log-probability of every item's target under each set of gates, all at once and differentiable in the gates.
-
-    With ``recompute``, each block runs again in the backward pass instead of keeping its activations.
-    """
+    """Log-probability of every item's target under each set of gates, at once and differentiable in the gates."""
     width = int(tokens.lengths.max()) - 1  # the last token predicts nothing that is needed
     n_targets = tokens.is_target.sum(1)
     back = torch.arange(int(n_targets.max()), 0, -1, device=n_targets.device)
@@ -296,10 +284,7 @@ def _claim(
     asked: Bool[Tensor, "set item read"],
     final: Float[Tensor, "set item read d_model"],
 ) -> None:
-    """Claim, once in an analysis, what the shortest and the longest item give under gates that are not all open.
-
-    What runs while gates are fitted claims nothing, since the model is changed meanwhile.
-    """
+    """Claim, once in an analysis but not while gates are fitted, what two items give under gates not all open."""
     if bool((gates[0] == 1).all()) or not model.backend.proofs.new(_OF_GATES, 0, (0,)):
         return
     of_heads = [HeadChange(i, None, "z", partial(_gate, gates=gates[:1, i].detach())) for i in range(model.n_layers)]
@@ -436,10 +421,7 @@ def value_and_gradient(
     items: Int[Tensor, " some"],
     rows: Rows,
 ) -> tuple[Float[Tensor, " set"], Float[Tensor, "set layer head"]]:
-    """The mean of an objective over some items and its gradient in the gates, for each set of gates.
-
-    The loss of each set depends only on its own gates, so the gradient of the sum holds the gradient of each set.
-    """
+    """The mean of an objective over some items and its gradient in the gates, for each set of gates."""
     loss, gradient = gates.new_zeros(len(gates)), torch.zeros_like(gates)
     for sets, some in parts(len(gates), len(items), rows.rows):
         with with_gradient():

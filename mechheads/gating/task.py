@@ -6,11 +6,14 @@ import hashlib
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
+from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.io.text import check_unicode, labels
+from mechheads.io.text import check_unicode, entries, labels
+from mechheads.messages.arguments import check_arguments, check_at_least
 from mechheads.messages.wrapped import Wrapped
 from mechheads.prompts.chats import is_chat
 from mechheads.prompts.encoding import token_strings
@@ -41,9 +44,6 @@ class Task(Wrapped):
             intervals are computed over clusters, and ``split`` keeps a cluster together. By default every item is its
             own cluster.
 
-    Raises:
-        ValueError: if there are no items, lists differ in length, or an item is empty or neither text nor ids.
-
     >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"], name="capitals")
     >>> len(task), task.tokens(model).lengths.tolist()
     (2, [6, 6])
@@ -59,6 +59,7 @@ class Task(Wrapped):
         for name in ("prompts", "targets"):
             items = enumerate(read_prompts(getattr(self, name), name))
             object.__setattr__(self, name, tuple(_checked(item, f"{name}[{index}]") for index, item in items))
+        check_arguments(type(self), {"name": self.name, "source": self.source})
         if self.cluster is not None:
             object.__setattr__(self, "cluster", tuple(labels(self.cluster)))
         if not len(self.prompts):
@@ -83,6 +84,8 @@ class Task(Wrapped):
         >>> mh.Task(["a", "b", "c"], ["x", "y", "z"]).items([2, 0]).targets
         ('z', 'x')
         """
+        if not len(entries(which, "which", "indices")) or any(i not in range(len(self)) for i in which):
+            raise ValueError(f"which is {shorten(which)}; give indices of items, from 0 to {len(self) - 1}")
         cluster = None if self.cluster is None else [self.cluster[i] for i in which]
         return replace(
             self, prompts=[self.prompts[i] for i in which], targets=[self.targets[i] for i in which], cluster=cluster
@@ -98,15 +101,14 @@ class Task(Wrapped):
         Returns:
             One task for each part, with its items in the order of this task.
 
-        Raises:
-            ValueError: if the fractions do not add up to 1, or a part would be empty.
-
         >>> train, test = mh.Task([f"{i} + 1 =" for i in range(10)], [f" {i + 1}" for i in range(10)]).split(0.8)
         >>> len(train), len(test)
         (8, 2)
         """
-        shares = (*fractions, 1 - fractions[0]) if len(fractions) == 1 else fractions
-        if not shares or min(shares) < 0 or not abs(sum(shares) - 1) < 1e-6:
+        check_at_least(0, seed=seed)
+        numbers = all(isinstance(share, Real) for share in fractions)
+        shares = (*fractions, 1 - fractions[0]) if numbers and len(fractions) == 1 else fractions
+        if not (numbers and shares) or min(shares) < 0 or not abs(sum(shares) - 1) < 1e-6:
             raise ValueError(f"fractions are {fractions}; give shares that add up to 1, such as split(0.8, 0.2)")
         labels = [str(index) for index in range(len(self))] if self.cluster is None else list(self.cluster)
         names = list(dict.fromkeys(labels))
@@ -131,9 +133,6 @@ class Task(Wrapped):
         An item is kept if the joint tokens begin with the tokens of the prompt alone; those after them are the
         target's. Other items are rejected, with the reason. For example, if a prompt ends in a space, the first
         token of the target may contain this space, so no position of the prompt predicts the target.
-
-        Raises:
-            ValueError: if every item is rejected.
 
         >>> tokens = mh.Task(["One, two,", "One, two, "], [" three", "three"]).tokens(model)
         >>> len(tokens), list(tokens.rejected)
@@ -232,12 +231,6 @@ class TaskTokens(Wrapped):
         return digest.hexdigest()[:16]
 
 
-def check_task(task: object, name: str = "task") -> None:
-    """Raise ValueError if an argument is not a task."""
-    if not isinstance(task, Task):
-        raise ValueError(f"{name} is a {type(task).__name__}; give mh.Task(prompts=[...], targets=[...])")
-
-
 def _checked(item: Any, where: str) -> str | tuple[int, ...]:
     """A text or a tuple of ids, checked not to be empty."""
     if is_chat(item):
@@ -269,3 +262,68 @@ def _join(prompt: TextOrIds, target: TextOrIds, index: int, model: Model) -> tup
     if len(joint) == len(alone):
         raise ValueError(f"the target {target!r} has no tokens of its own after the prompt {prompt!r}")
     return joint, len(alone)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, its answer without the leading space, and its cluster; its worked example has the same kind."""
+
+    text: str
+    answer: str
+    cluster: str
+    kind: str = ""
+
+
+def lettered(question: str, options: Sequence[str], rng: np.random.Generator) -> Question:
+    """A question with lettered options in random order; the right one is given first, its letter is the answer."""
+    order = rng.permutation(len(options))
+    lines = [f"{letter}: {options[i]}" for letter, i in zip(ascii_uppercase, order, strict=False)]
+    return Question("\n".join([question, *lines]), ascii_uppercase[int(np.flatnonzero(order == 0)[0])], question)
+
+
+def question_task(
+    questions: Sequence[Question], name: str, source: str, *, rng: np.random.Generator, n: int | None = None
+) -> Task:
+    """A task of questions in random order, each after another of its kind and of a different cluster."""
+    check_n(n, len(questions), name)
+    kinds: dict[str, list[Question]] = {}
+    for question in questions:
+        kinds.setdefault(question.kind, []).append(question)
+    for kind, members in kinds.items():
+        if len({question.cluster for question in members}) < 2:
+            which = f" of the kind {kind!r}" if kind else ""
+            raise ValueError(
+                f"task {name!r} has no two different questions{which}; each needs another as its worked example"
+            )
+    asked = [questions[i] for i in rng.permutation(len(questions))[:n]]
+    examples = [_other(question, kinds[question.kind], rng) for question in asked]
+    return Task(
+        [f"{_ask(one)} {one.answer}\n\n{_ask(question)}" for one, question in zip(examples, asked, strict=True)],
+        [f" {question.answer}" for question in asked],
+        name=name,
+        source=source,
+        cluster=[question.cluster for question in asked],
+    )
+
+
+def some_items(task: Task, n: int | None, seed: int) -> Task:
+    """``n`` items of a task, or all for None, in random order."""
+    check_n(n, len(task), task.name)
+    return task.items(np.random.default_rng(seed).permutation(len(task))[:n].tolist())
+
+
+def check_n(n: int | None, most: int, name: str) -> None:
+    """Check that a task can give ``n`` items."""
+    if n is not None and not 1 <= n <= most:
+        raise ValueError(f"n is {n}, but task {name!r} has {most} items; give 1 to {most}, or None for all")
+
+
+def _ask(question: Question) -> str:
+    return f"Question: {question.text}\nAnswer:"
+
+
+def _other(question: Question, members: Sequence[Question], rng: np.random.Generator) -> Question:
+    """A random question of another cluster; there is at least one."""
+    while (other := members[int(rng.integers(len(members)))]).cluster == question.cluster:
+        pass
+    return other

@@ -1,1 +1,0 @@
-"""Fit gates by gradient descent."""

@@ -1,1 +1,0 @@
-"""Roles of heads, from fitted gates."""

@@ -1,1 +1,0 @@
-"""Tasks: prompts, each with its target."""
