@@ -132,6 +132,8 @@ class _Allowed:
         """Check an argument."""
         if isinstance(value, self.kinds) or (bool in self.kinds and _is_flag(value)):
             return
+        if name == "model" and hasattr(value, "n_layers"):  # what stands in for a model
+            return
         plain = value is None or isinstance(value, (str, Real))
         free = self.anything or isinstance(value, self.lists) or (bool(self.lists) and not self.names)
         others = {*self.names, *self.kinds, *self.lists} - {NoneType}
