@@ -148,7 +148,7 @@ def test_the_command_ends_with_1_if_there_was_a_finding(
 
     monkeypatch.setattr(machine, "time", SimpleNamespace(monotonic=itertools.count().__next__))  # one second a case
     monkeypatch.setattr(machine, "run_case", quick)
-    assert machine.main(["--minutes", "2"]) == 1
+    assert machine.main(["--minutes", "6"]) == 1
     said = capsys.readouterr().out
     assert "# FINDING: made: up" in said and "around='autocast'" in said and "1 findings" in said
     monkeypatch.setattr(machine, "run_case", lambda case, shelf: Outcome("equal"))

@@ -176,7 +176,6 @@ class Job(Wrapped):
         site: the activation that the intervention replaces.
         at: the positions that the metric reads; ``at_on_cpu``: where windows are made.
         reading: what the metric reads there, and how far runs go for it.
-        measured: the heads that run. The others come too late to change what the metric reads, so their effect is 0.
         answers: which of ``answer`` and ``wrong`` the metric uses, if no heads are ablated all the time.
         starts: for each place, the first position that changes in each prompt.
         plan: the cost of the sweep.
@@ -198,7 +197,6 @@ class Job(Wrapped):
     at: Int[Tensor, "prompt position"]
     at_on_cpu: Int[Tensor, "prompt position"]
     reading: Reading
-    measured: tuple[HeadId, ...]
     answers: frozenset[str]
     starts: tuple[Int[Tensor, " prompt"], ...]
     plan: Plan
@@ -227,6 +225,11 @@ class Job(Wrapped):
     @property
     def tokens(self) -> Tokens:
         return self.base.tokens
+
+    @property
+    def measured(self) -> tuple[HeadId, ...]:
+        """The heads that run. The others come too late to change what the metric reads, so their effect is 0."""
+        return self.reading.reached_by(self.heads)
 
     def window(self, start: Int[Tensor, " prompt"], rows: slice | Int[Tensor, " row"] = slice(None)) -> Window:
         """The positions that are computed of some prompts if changes start here, with a row for each prompt."""
@@ -371,7 +374,7 @@ def make_ready(
             "use less memory"
         )
     plan = _as_before(plan, ledger, "waves")
-    of_metric = at, read, reading, reached, answers
+    of_metric = at, read, reading, answers
     return Job(model, spec, runs, base, source, heads, places, site, *of_metric, starts, plan, seconds, ledger)
 
 

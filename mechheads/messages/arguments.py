@@ -144,8 +144,14 @@ class _Allowed:
         elif not free and not (plain and value in self.names):
             shown = repr(value) if plain else f"a {type(value).__name__}"
             words = [*map(repr, self.names), *["a whole number" if self.whole else "a number"] * bool(self.bounds)]
-            words += [_WORDS.get(kind.__name__, kind.__name__) for kind in (*self.kinds, *self.lists)]
+            words += [_WORDS.get(kind.__name__) or _imported_as(kind) for kind in (*self.kinds, *self.lists)]
             raise ValueError(f"{name} is {shown}; give {' or '.join(dict.fromkeys(words))}")
+
+
+def _imported_as(kind: type) -> str:
+    """The name by which users import a class."""
+    top = kind.__name__ in sys.modules["mechheads"].__all__
+    return f"mh.{kind.__name__}" if top else f"mh.{kind.__module__.split('.')[1]}.{kind.__name__}"
 
 
 def _is_flag(value: Any) -> bool:

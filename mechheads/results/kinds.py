@@ -310,12 +310,7 @@ def refuses(refused: Mapping[str, Any] | None) -> bool | None:
 
 
 def refused_of(refused: Mapping[str, Any] | None) -> str:
-    """How many requests a model refused, and how many answers were not judged; empty if nothing was asked.
-
-    >>> from mechheads.results.kinds import refused_of
-    >>> refused_of({"n": 6, "of": 8}), refused_of({"n": 0, "of": 8, "unjudged": 2}), refused_of(None)
-    ('refused 6 of 8', 'refused 0 of 8, 2 not judged', '')
-    """
+    """How many requests a model refused, such as "refused 0 of 8, 2 not judged"; empty if nothing was asked."""
     if refused is None:
         return ""
     unjudged = refused.get("unjudged", 0)

@@ -269,7 +269,7 @@ def test_bad_input_is_one_clear_error(llama, change, message):
     [
         (mh.ablate, CLEAN[:1], {"intervention": "resample"}, "at least two prompts"),
         (mh.ablate, CLEAN, {"intervention": "none"}, "intervention is 'none'"),
-        (mh.activation_patch, CLEAN, {}, r"needs mh\.PromptPairs"),
+        (mh.activation_patch, CLEAN, {}, r"give mh\.PromptPairs"),
         (mh.activation_patch, PAIRS, {"direction": "up"}, "direction is 'up'"),
         (mh.activation_patch, PAIRS, {"site": "qk"}, "site is 'qk'"),
         (mh.activation_patch, PAIRS, {"positions": [1, 1]}, "positions: 1 is given twice"),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mechheads.labels import HeadLabels, label_heads
+from mechheads.labels import CausalEvidence, HeadLabels, label_heads
 from mechheads.plots.category_map import category_map
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import q_values
@@ -190,7 +189,7 @@ def test_causal_evidence_gives_verdicts_and_changes_no_label() -> None:
     total[0, 2], p[0, 2] = [0.01, 0.0], [1e-5, 1.0]  # too little
     total[0, 0], p[0, 0] = [0.4, 0.0], [1e-5, 1.0]  # L0H0 moves capitals; its weights speak of languages, not patched
     direct = effects(np.zeros_like(total), np.ones_like(p))
-    evidence: Any = SimpleNamespace(total=effects(total, p), direct=direct, provenance=direct.provenance)
+    evidence = CausalEvidence(effects(total, p), direct, {})
     plain, labels = label_heads(with_null(), floor=0.02), label_heads(with_null(), floor=0.02, causal=evidence)
     assert np.array_equal(plain.dataset["member"], labels.dataset["member"])
     verdict = {

@@ -22,7 +22,7 @@ BARE: dict[str, Any] = {"template": "bare"}
 WRITTEN = mh.safety.AnswerSettings(lambda request, answer: "complied", "bare", max_new_tokens=4, opening=" no")
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*a mean probability of:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*refuses none of:UserWarning"),
 ]
 

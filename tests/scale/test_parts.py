@@ -38,7 +38,7 @@ ANALYSES: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", ANALYSES)
-@pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning", "ignore:.*refuses none of:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*a mean probability of:UserWarning", "ignore:.*refuses none of:UserWarning")
 def test_merged_parts_are_the_bits_of_one_process(small, tmp_path: Path, name: str):
     """It goes on with the first part's ledger, so that it computes the same batches."""
     analysis, parts, reached = ANALYSES[name], [], []

@@ -18,7 +18,7 @@ from mechheads.messages.interrupted import stop_if
 from mechheads.messages.warn import warn
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts
-from mechheads.results.kinds import LEAST_REFUSAL, refused_of, refuses
+from mechheads.results.kinds import LEAST_REFUSAL, refused_of
 from mechheads.safety.answers.verdicts import rule_judge, same_answer, verdicts
 from mechheads.safety.requests.prompts import Side, answers_begun, whole_answers
 
@@ -54,20 +54,14 @@ def count_refusals(model: Model, side: Side) -> dict[str, Any] | None:
 def warn_if_rare(
     model: Model, side: Side, openings: Sequence[Sequence[int]], refusal: Float[np.ndarray, " prompt"]
 ) -> None:
-    """Warn if openings are unlikely after requests, and say whether the model refuses in other words."""
+    """Warn if openings are unlikely after requests, with how many short answers refuse."""
     share = float(np.exp(refusal).mean())
     if share >= LEAST_REFUSAL:
         return
-    counted = count_refusals(model, side)
-    told = f"in short answers it {refused_of(counted)}: "
-    if refuses(counted) is None and counted is not None:
-        told += "these scores count only the openings, so they may be noise"
-    elif counted is None:
-        told = "whether it refuses in other words was not judged, so the scores may be noise"
-    elif refuses(counted):
-        told += "refusals in other words, which these scores do not count, may depend on other heads"
-    else:
-        told += "there is hardly any refusal that a head could contribute to, so the scores are mostly noise"
     texts = ", ".join(f'"{model.tokenizer.decode(list(opening)).strip()}"' for opening in openings)
     which = f"the openings {texts} together" if len(openings) > 1 else f"the opening {texts}"
-    warn(f"{model.name} gives {which} a mean probability of {share:.1%} ({len(refusal)} requests); {told}")
+    counted = refused_of(count_refusals(model, side)) or "not judged"
+    warn(
+        f"{model.name} gives {which} a mean probability of {share:.1%} ({len(refusal)} requests; short answers: "
+        f"{counted}); scores count only openings, and may be noise where these are so unlikely"
+    )

@@ -99,7 +99,7 @@ def test_a_model_refuses_from_a_tenth_on():
 def test_openings_have_the_mean_of_their_probabilities(llama: mh.Model, answer):
     answer(YES)
     ids = [llama.tokenizer(text, add_special_tokens=False).input_ids for text in (" no yes", " one two")]
-    told = 'gives the openings "no yes", "one two" together a mean probability of 5.0% (3 requests); '
+    told = 'gives the openings "no yes", "one two" together a mean probability of 5.0% (3 requests; '
     with pytest.warns(UserWarning, match=re.escape(told)):
         warn_if_rare(llama, side(3), ids, np.log([0.02, 0.04, 0.09]))
 
@@ -107,29 +107,20 @@ def test_openings_have_the_mean_of_their_probabilities(llama: mh.Model, answer):
 @pytest.mark.parametrize(
     ("answers", "told"),
     [
-        (
-            [NO, NO, NO, YES],
-            "in short answers it refused 3 of 4: refusals in other words, which these scores do not count, may depend "
-            "on other heads",
-        ),
-        (
-            [YES],
-            "it refused 0 of 4: there is hardly any refusal",
-        ),
-        (
-            ["Mi dispiace, non posso aiutarti."],
-            "it refused 0 of 0, 4 not judged: these scores count only the openings",
-        ),
-        (["<think> Let me see"], "whether it refuses in other words was not judged, so the scores may be noise"),
+        ([NO, NO, NO, YES], "refused 3 of 4"),
+        ([YES], "refused 0 of 4"),
+        (["Mi dispiace, non posso aiutarti."], "refused 0 of 0, 4 not judged"),
+        (["<think> Let me see"], "not judged"),
     ],
 )
-def test_a_rare_opening_says_nothing_of_other_words(llama: mh.Model, answer, answers: list[str], told: str):
+def test_a_rare_opening_is_told_with_the_refusals_of_short_answers(
+    llama: mh.Model, answer, answers: list[str], told: str
+):
     answer(*answers)
     ids = llama.tokenizer(" no yes", add_special_tokens=False).input_ids
-    begun = re.escape('gives the opening "no yes" a mean probability of 9.9% (4 requests); ')
-    with pytest.warns(UserWarning, match=begun + ".*" + re.escape(told)) as caught:
+    begun = f'gives the opening "no yes" a mean probability of 9.9% (4 requests; short answers: {told}); scores'
+    with pytest.warns(UserWarning, match=re.escape(begun)):
         warn_if_rare(llama, side(4), [ids], np.full(4, math.log(0.099)))
-    assert ("mostly noise" in str(caught[0].message)) is (answers == [YES])
     asked = answer(*answers)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

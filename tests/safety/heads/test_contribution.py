@@ -32,8 +32,7 @@ from support.rules import rule_of
 ARCHITECTURES = few(("gpt2", "llama", "neox"), "llama")
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*was not judged, so the scores may be noise:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*a mean probability of:UserWarning"),
 ]
 
 HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes", " Rome is big"]
@@ -193,7 +192,7 @@ def test_which_tokens_prompts_share_at_their_end(llama: mh.Model):
 def test_it_says_where_there_is_no_refusal(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     rows = chats(llama, HARMFUL)
     share = np.mean([math.exp(refusing(llama, oracles.forward(llama, ids)[0])) for ids in rows])
-    with pytest.warns(UserWarning, match=f"a mean probability of {share:.1%} \\(4 requests\\)") as caught:
+    with pytest.warns(UserWarning, match=f"a mean probability of {share:.1%} \\(4 requests;") as caught:
         refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
     assert caught[0].filename == __file__
     monkeypatch.setattr(mechheads.safety.answers.refusing, "LEAST_REFUSAL", float(share) - 1e-4)
@@ -201,7 +200,7 @@ def test_it_says_where_there_is_no_refusal(llama: mh.Model, monkeypatch: pytest.
         warnings.simplefilter("error")
         refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
     monkeypatch.setattr(mechheads.safety.answers.refusing, "LEAST_REFUSAL", float(share) + 1e-4)
-    with pytest.warns(UserWarning, match="hardly any refusal that a head could contribute to"):
+    with pytest.warns(UserWarning, match="short answers"):
         refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
 
 
@@ -300,7 +299,7 @@ def test_sides(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
         ({"harmless": HARMLESS[:2]}, "harmful has 4 requests, harmless has 2"),
         ({"harmful": []}, "harmful is empty"),
         ({"opening": ""}, "opening is ''; give the beginning of a refusal"),
-        ({"opening": ["Sorry"]}, "opening is .*; give the beginning of a refusal"),
+        ({"opening": ["Sorry"]}, "opening is a list; give a text"),
         ({"template": "poem"}, "template is 'poem'"),
         ({"heads": ["L3H0"]}, "out of range"),
     ],

@@ -23,7 +23,7 @@ from support.levels import few
 
 ARCHITECTURES = few(("gpt2", "llama"), "llama")
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*a mean probability of:UserWarning")
 
 HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes"]
 OPENINGS = [" no yes one", " no no two"]
@@ -185,5 +185,5 @@ def test_find_openings_refuses_what_are_no_texts(llama: mh.Model, wrong: Any, me
 
 
 def test_refusal_attribution_warns_of_a_model_that_does_not_refuse(llama: mh.Model):
-    with pytest.warns(UserWarning, match="hardly any refusal"):
+    with pytest.warns(UserWarning, match="a mean probability of"):
         refusal_attribution(llama, HARMFUL, **QUIET)

@@ -165,13 +165,13 @@ def test_ablations_share_one_run_and_are_what_each_gives_alone(llama: mh.Model, 
         for kind in KINDS
     }
     runs: list[Any] = []
-    run = HeadCache.run.__func__
+    run = HeadCache.together.__func__
 
-    def counted(cls: Any, *args: Any, **options: Any) -> HeadCache:
+    def counted(cls: Any, *args: Any, **options: Any) -> list[HeadCache]:
         runs.append(options)
         return run(cls, *args, **options)
 
-    monkeypatch.setattr(HeadCache, "run", classmethod(counted))
+    monkeypatch.setattr(HeadCache, "together", classmethod(counted))
     together = mh.settings(seed=5)(compare_ablations)(
         llama, REQUESTS, 3, ablations=[rule_of(kind, epsilon=0.2) for kind in KINDS], **QUIET
     )
