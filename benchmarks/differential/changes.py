@@ -186,9 +186,6 @@ def _block_hook(model: Any) -> Any:
     return _inner(_block(model)).register_forward_hook(hook).remove
 
 
-_FUSED = ("query_key_value", "qkv_proj", "Wqkv", "c_attn")
-
-
 @_change("hook on all modules")
 def _global_hook(model: Any) -> Any:
     def hook(module: Any, given: Any, out: Any) -> Any:
@@ -196,7 +193,7 @@ def _global_hook(model: Any) -> Any:
 
     if model.training:
         raise NotThere
-    if any(name.endswith(_FUSED) for name, _ in model.named_modules()):
+    if any(name.endswith(("query_key_value", "qkv_proj", "Wqkv", "c_attn")) for name, _ in model.named_modules()):
         raise NotThere("q, k and v are one matrix, which the bridge splits into such as are changed")
     return nn.modules.module.register_module_forward_hook(hook).remove
 
