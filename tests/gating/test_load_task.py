@@ -90,7 +90,7 @@ def test_an_unknown_name_is_refused() -> None:
     for read in (load_task, task_of):
         with pytest.raises(ValueError, match=r"task 'sintax' is neither a file nor one of .*Did you mean \"syntax\""):
             read("sintax")
-    with pytest.raises(ValueError, match="source is 3; give a text or a path or Relation"):
+    with pytest.raises(ValueError, match=r"source is 3; give a text or a path or mh\.Relation"):
         load_task(3)
 
 

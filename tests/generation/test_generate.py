@@ -478,7 +478,7 @@ def test_bad_sampling(given, message):
     ("given", "message"),
     [
         ({"hooks": [("blocks.0.attn.hook_y", print)]}, r"hooks: the model has no hook 'blocks\.0\.attn\.hook_y'"),
-        ({"sampling": "many"}, "sampling is 'many'; give a whole number or Sampling"),
+        ({"sampling": "many"}, "sampling is 'many'; give a whole number or mh.generation.Sampling"),
         ({"stream": 3}, "stream is 3; give a function"),
     ],
 )

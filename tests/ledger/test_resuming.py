@@ -30,7 +30,7 @@ from support.texts import CAPITALS_CLEAN as PROMPTS, CAPITALS_PAIRS as PAIRS
 
 pytestmark = [
     pytest.mark.usefixtures("brief_answers"),
-    pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*a mean probability of:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*refuses none of:UserWarning"),
 ]
 

@@ -99,7 +99,7 @@ def test_a_model_that_refuses_nothing_has_no_refusal_to_ablate(small, short, mon
 
 @pytest.mark.slow
 def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short, monkeypatch, tmp_path):
-    with pytest.warns(UserWarning, match="hardly any refusal"):
+    with pytest.warns(UserWarning, match="a mean probability of"):
         atlas = atlas_of(small, monkeypatch, judging("refused"))
     found, attribution = atlas.refusals, atlas.refusal_attribution
     assert found is not None and attribution is not None
@@ -148,7 +148,7 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
 
 @pytest.mark.slow
 def test_groups_are_ranked_and_named_as_groups(small, short, monkeypatch, tmp_path):
-    with pytest.warns(UserWarning, match="hardly any refusal"):
+    with pytest.warns(UserWarning, match="a mean probability of"):
         atlas = atlas_of(small, monkeypatch, judging("refused"), group="kv", critical=1)
     assert atlas.refusals is not None
     assert atlas.refusals.provenance["unit"] == "key/value group"
@@ -162,7 +162,7 @@ def test_groups_are_ranked_and_named_as_groups(small, short, monkeypatch, tmp_pa
 
 @pytest.mark.slow
 def test_alone_and_together_are_the_same(small, short, monkeypatch):
-    with pytest.warns(UserWarning, match="hardly any refusal"):
+    with pytest.warns(UserWarning, match="a mean probability of"):
         atlas = atlas_of(small, monkeypatch, judging("refused"))
     alone = mh.ships(small, TEXTS["harmful"], intervention="scaling")
     together = atlas.safety["scaling"]
@@ -186,7 +186,7 @@ def test_every_stage_of_several_runs_is_computed_by_workers(small, short, monkey
         computed[name] = len(workers.computed) - before
 
     monkeypatch.setattr(mh.studies.Atlas, "stage", counted)
-    with pytest.warns(UserWarning, match="hardly any refusal"):
+    with pytest.warns(UserWarning, match="a mean probability of"):
         atlas = atlas_of(small, monkeypatch, judging("refused"), workers=workers)
     assert [name for name, batches in computed.items() if not batches] == NOT_SHARED
     assert list(computed) == list(atlas.seconds)
@@ -211,7 +211,7 @@ def test_ctrl_c_keeps_what_is_done(small, short, monkeypatch, tmp_path):
     assert set(atlas.results) == {"refusal_attribution", "safety_undifferentiated", "safety_scaling"}
     assert "The work was interrupted." in str(atlas)
     atlas.save(tmp_path)
-    with pytest.warns(UserWarning, match="hardly any refusal"):
+    with pytest.warns(UserWarning, match="a mean probability of"):
         whole = atlas_of(small, monkeypatch, judging("refused"), resume=mh.studies.Atlas.load(tmp_path))
     assert whole.done == ["safety"] and whole.refusals is not None and list(whole.refusals.tests) == TESTED
 
@@ -266,7 +266,7 @@ def test_a_killed_study_goes_on_and_writes_no_answer_again(small, short, monkeyp
         return kept
 
     def study(name: str) -> mh.studies.Atlas:
-        with mh.settings(store=tmp_path / name), pytest.warns(UserWarning, match="hardly any refusal"):
+        with mh.settings(store=tmp_path / name), pytest.warns(UserWarning, match="a mean probability of"):
             return atlas_of(small, monkeypatch, judging("refused"), group="kv", critical=1)
 
     monkeypatch.setattr(Ledger, "commit", counted)

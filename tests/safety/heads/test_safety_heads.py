@@ -31,7 +31,7 @@ from support.levels import few
 ARCHITECTURES = few(("gpt2", "llama", "gemma"), "llama")
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*a mean probability of:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*refuses none of:UserWarning"),
 ]
 
