@@ -82,8 +82,8 @@ def dynamic_scores(
         ValueError: if a relation or head is not known, a template does not contain ``{source}`` once, or a number is
             below 1. It is raised before anything is run.
 
-    >>> pairs = [("France", "Paris"), ("Spain", "Madrid"), ("Japan", "Tokyo"), ("Cuba", "Havana")]
-    >>> scores = mh.labels.dynamic_scores(model, pairs, templates=["The story of {source}"])
+    >>> own = {"capitals": {"France": "Paris", "Spain": "Madrid", "Japan": "Tokyo", "Cuba": "Havana"}}
+    >>> scores = mh.labels.dynamic_scores(model, own, templates=["The story of {source}"])
     >>> scores.select(context="without").heads(1)
     (HeadId(layer=23, head=4),)
     """

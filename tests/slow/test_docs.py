@@ -134,10 +134,7 @@ def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **given: Any) -> Any:
         bound = signature.bind(*args, **given)
         bound.apply_defaults()
-        key = tuple(
-            tuple(value.items()) if isinstance(value, dict) else tuple(value) if isinstance(value, list) else value
-            for value in bound.arguments.values()
-        )
+        key = tuple(repr(value) if isinstance(value, (dict, list)) else value for value in bound.arguments.values())
         if key not in kept:
             kept[key] = function(*args, **given)
         return kept[key]
