@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, SupportsIndex, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, SupportsIndex, TypeVar, runtime_checkable
 
 import numpy as np
+from jaxtyping import Bool
 
 _PATTERN = re.compile(r"[Ll](\d+)[Hh](\d+)")
 _MLP = re.compile(r"[Ll](\d+)\.mlp")
@@ -91,6 +92,15 @@ def heads_as_given(heads: Heads | None, n_layers: int, n_heads: int) -> tuple[He
     if not parsed:
         raise ValueError("heads is empty; name at least one head, or leave it out to use every head")
     return parsed
+
+
+def named_heads(
+    heads: Heads | None, n_layers: int, n_heads: int
+) -> tuple[Bool[np.ndarray, "layer head"], tuple[HeadId, ...] | Literal["all"]]:
+    """Which heads of a model are named, and what a provenance says of them: ``"all"`` if heads are left out."""
+    named, found = np.zeros((n_layers, n_heads), dtype=bool), check_heads(heads, n_layers, n_heads)
+    named[tuple(zip(*((head.layer, head.head) for head in found), strict=True))] = True
+    return named, "all" if heads is None else found
 
 
 def _is_pair(head: object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -15,12 +15,11 @@ from torch import Tensor
 
 from mechheads.behaviour.measure import each_layer, measure, norm_of, values_of, written_by
 from mechheads.behaviour.profile import USUAL_WINDOW, HeadProfile, Totals
-from mechheads.behaviour.windows import Texts, Windows, check_window, each_batch, windows_of
+from mechheads.behaviour.windows import Texts, Windows, check_window, read_windows, windows_of
 from mechheads.engine.memory import keep_freed_memory
-from mechheads.heads import HeadId, HeadLike, check_head
+from mechheads.heads import HeadId, HeadLike, Heads, check_heads
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive, Within
-from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
@@ -78,9 +77,10 @@ class HeadExamples(TableResult):
         Args:
             around: how many tokens to show before and after each of them.
         """
-        layers, heads = self.table[["layer", "index"]].to_numpy().max(0) + 1
-        found = check_head(head, int(layers), int(heads))
-        rows = self.table[self.table["head"] == str(found)]
+        found = str(HeadId.parse(head))
+        rows = self.table[self.table["head"] == found]
+        if rows.empty:
+            raise ValueError(f"head {found} has no examples here; name one of {', '.join(self.table['head'].unique())}")
         return rows.assign(shown=[self.text(example, around=around) for example in rows.index])
 
     def text(self, example: int, *, around: int = 6) -> str:
@@ -127,6 +127,7 @@ class HeadExamples(TableResult):
 
 _KEPT = 3
 """Keys that are kept of each query."""
+_SITES = ("resid_pre", "v", "pattern")
 _WINDOW, _EACH = 128, 2
 """The usual length of a window, and number of examples from each tenth."""
 
@@ -139,6 +140,7 @@ def head_examples(
     window: Annotated[int, Within(most=256)] | None = None,
     n_tokens: Annotated[int, Within(least=16)] = 20000,
     per_quantile: Positive = _EACH,
+    heads: Heads | None = None,
 ) -> HeadExamples:
     """Show where every head attends, in windows of text from each tenth of its activity.
 
@@ -159,6 +161,7 @@ def head_examples(
         window: the length of a window in tokens; by default 128, or the model's context if that is shorter.
         n_tokens: how many tokens to read at most.
         per_quantile: how many windows to draw from each tenth, and from all.
+        heads: the heads to show, as in ``mh.sweep``; every head if left out.
 
     Returns:
         A table with a row for each example, and its tokens and attention. After Ctrl-C, of the windows until then.
@@ -174,7 +177,8 @@ def head_examples(
     ['highest', '90-100%', '80-90%', '70-80%', ..., '10-20%', '0-10%', 'lowest', 'random']
     """
     window = check_window(model, window, _WINDOW)
-    return _examples(model, texts, (window, window), n_tokens, per_quantile)
+    found = check_heads(heads, model.n_layers, model.n_heads)
+    return _examples(model, texts, (window, window), n_tokens, per_quantile, found)
 
 
 @analysis
@@ -184,13 +188,13 @@ def profile_and_examples(
     """``mh.profile_heads``, and ``head_examples`` of the first half of each of its windows, which run once for both."""
     window = check_window(model, None, USUAL_WINDOW)
     keep_freed_memory()
-    totals = Totals.none(model, window)
+    totals, every = Totals.none(model, window), check_heads(None, model.n_layers, model.n_heads)
 
     def add(windows: Windows, found: tuple[Tensor, Tensor]) -> None:
         nonlocal totals
         totals = totals.plus(windows, *found)
 
-    examples = _examples(model, texts, (window, min(window, _WINDOW)), n_tokens, _EACH, add)
+    examples = _examples(model, texts, (window, min(window, _WINDOW)), n_tokens, _EACH, every, add)
     about = examples.provenance | {"window": window, "n_tokens": totals.tokens}
     return HeadProfile.of(totals.values.numpy(), totals.at_distance.numpy(), about), examples
 
@@ -201,151 +205,132 @@ def _examples(
     lengths: tuple[int, int],
     n_tokens: int,
     per_quantile: int,
+    heads: Sequence[HeadId],
     measured: Callable[[Windows, Any], None] | None = None,
 ) -> HeadExamples:
-    """Examples of every head; ``lengths`` of the windows that are read, and of the beginnings that are examples."""
+    """Examples of some heads; ``lengths`` of the windows that are read, and of the beginnings that are examples."""
     length, window = lengths
-    each = model.n_layers * model.n_heads * (2 * _KEPT + 2)
+    each = len(heads) * (2 * _KEPT + 2)
     if n_tokens * each > (memory := current().limits.memory):
         raise ValueError(
             f"n_tokens is {n_tokens}, which needs {n_tokens * each / 2**20:,.0f} MB for this model; give at most "
             f"{memory // each}, or a larger budget"
         )
-    seen: list[_Seen] = []
-    batches = windows_of(model, texts, length, n_tokens)
-    bar = Bar(total=n_tokens, desc="examples", unit="token")
+    ids, text, watched = list[list[int]](), list[int](), list[list[np.ndarray]]()
 
-    def see(windows: Windows, found: tuple[Any, Sequence[np.ndarray]]) -> None:
+    def see(windows: Windows, found: tuple[Any, list[np.ndarray]]) -> None:
         if measured is not None:
             measured(windows, found[0])
-        seen.extend(_seen(replace(windows, ids=windows.ids[:, :window]), found[1]))
-        bar.update(windows.ids.numel())
+        ids.extend(windows.ids[:, :window].tolist())
+        text.extend(windows.text)
+        watched.append(found[1])
 
-    with until_interrupted() as interrupts, bar:
-        stop_if(each_batch(model, batches, partial(_watch, window=window, measures=measured is not None), see))
-    interrupts.stop_unless(len(seen) > 1)
-    interrupts.warn(f"{sum(len(one.ids) for one in seen)} tokens", "the examples are of these")
-    if len(seen) < 2:
+    watch = partial(_watch, heads=heads, window=window, measures=measured is not None)
+    bar = Bar(total=n_tokens, desc="examples", unit="token")
+    about = read_windows(model, windows_of(model, texts, length, n_tokens), watch, see, bar)
+    if len(ids) < 2:
         raise ValueError("texts have fewer than two windows of at least 16 tokens; give longer texts")
     provenance = make_provenance(
         model,
+        about,
         texts="of the package" if texts is None else "given",
         window=window,
-        n_tokens=sum(len(one.ids) for one in seen),
-        n_windows=len(seen),
-        interrupted=interrupts.interrupted,
+        n_tokens=sum(map(len, ids)),
+        heads="all" if len(heads) == model.n_layers * model.n_heads else heads,
     )
-    return _gather(model, seen, window, list(_drawn(seen, per_quantile)), provenance)
+    arrays: list[np.ndarray] = [np.concatenate([batch.pop(0) for batch in watched]) for _ in range(len(watched[0]))]
+    drawn = list(_drawn(arrays[0], heads, per_quantile))
+    return _gather(model, list(zip(ids, text, strict=True)), heads, arrays, drawn, window, provenance)
 
 
-@dataclass(frozen=True, eq=False)
-class _Seen:
-    """What all heads did in one window: at the query of the largest activity, the keys attended to, in 255ths."""
-
-    ids: list[int]
-    text: int
-    activity: Float[np.ndarray, "layer head"]
-    query: Int[np.ndarray, "layer head"]
-    keys: UInt8[np.ndarray, "layer head pos kept"]
-    weights: UInt8[np.ndarray, "layer head pos kept"]
-    first: UInt8[np.ndarray, "layer head pos"]
-    sizes: UInt8[np.ndarray, "layer head pos"]
-
-
-def _seen(windows: Windows, arrays: Sequence[np.ndarray]) -> Iterator[_Seen]:
-    """What was seen of each window."""
-    for at, (ids, text) in enumerate(zip(windows.ids.tolist(), windows.text, strict=True)):
-        yield _Seen(ids, text, *(each[at] for each in arrays))
-
-
-def _watch(model: Model, ids: Int[Tensor, "window pos"], window: int, measures: bool) -> tuple[Any, list[np.ndarray]]:
-    """Run windows, and keep what heads attend to most in the beginning of each: what ``_Seen`` has, in its order."""
+def _watch(
+    model: Model, ids: Int[Tensor, "window pos"], heads: Sequence[HeadId], window: int, measures: bool
+) -> tuple[Any, list[np.ndarray]]:
+    """Run windows; what heads do in the beginning of each: the largest activity and its query [window, head], and for
+    each token the keys with most attention, it, that to the first token, and the norm of what is offered, in 255ths."""
     n, pos = ids[:, :window].shape
-    of_heads = n, model.n_layers, model.n_heads
-    activity, query = torch.empty(of_heads), torch.empty(of_heads, dtype=torch.long)
-    kept = [torch.empty((*of_heads, pos, *more), dtype=torch.uint8) for more in ((_KEPT,), (_KEPT,), (), ())]
+    of_layer = {head.layer: [(i, it.head) for i, it in enumerate(heads) if it.layer == head.layer] for head in heads}
+    activity, query = torch.empty(n, len(heads)), torch.empty(n, len(heads), dtype=torch.long)
+    kept = [torch.empty((n, pos, len(heads), *more), dtype=torch.uint8) for more in ((_KEPT,), (_KEPT,), (), ())]
 
     def see(layer: int, resid_pre: Tensor, v: Tensor, pattern: Tensor, **rest: Tensor) -> None:
+        if layer not in of_layer:
+            return
+        at, own = map(list, zip(*of_layer[layer], strict=True))
         resid_pre, v, pattern = resid_pre[:, :pos], v[:, :pos], pattern[:, :, :pos, :pos]
-        tiny = torch.finfo(pattern.dtype).tiny
-        size, others, moved = activity_of(model, layer, resid_pre, v, pattern)
-        largest = moved.max(-1)
-        activity[:, layer], query[:, layer] = largest.values, largest.indices
+        tiny, W_O = torch.finfo(pattern.dtype).tiny, written_by(model, layer)
+        size = norm_of(values_of(model, v), W_O @ W_O.mT).permute(0, 2, 1)
+        others = pattern.clone()
+        others[..., 0] = 0
+        norms = resid_pre.norm(dim=-1).clamp_min(tiny)
+        largest = ((others @ size[..., None])[..., 0] / norms[:, None]).max(-1)
+        activity[:, at], query[:, at] = largest.values[:, own], largest.indices[:, own]
         weights, keys = others.topk(_KEPT, dim=-1)
         in_255ths = weights, pattern[..., 0], size / size.amax(-1, keepdim=True).clamp_min(tiny)
         rounded = [(255 * each).round().to(torch.uint8) for each in in_255ths]
         for store, values in zip(kept, (keys.to(torch.uint8), *rounded), strict=True):
-            store[:, layer] = values
+            store[:, :, at] = values[:, own].transpose(1, 2)
 
-    found = measure(model, ids, see) if measures else each_layer(model, ids, ("resid_pre", "v", "pattern"), see)
-    return found, [each.numpy() for each in (activity, query, *kept)]
-
-
-def activity_of(
-    model: Model,
-    layer: int,
-    resid_pre: Float[Tensor, "window pos d_model"],
-    v: Float[Tensor, "window pos kv d_head"],
-    pattern: Float[Tensor, "window head pos pos"],
-) -> tuple[Float[Tensor, "window head pos"], Float[Tensor, "window head pos pos"], Float[Tensor, "window head pos"]]:
-    """The norm of what each key offers, the attention to all keys but the first, and the activity at each query."""
-    W_O = written_by(model, layer)
-    size = norm_of(values_of(model, v), W_O @ W_O.mT).permute(0, 2, 1)
-    others = pattern.clone()
-    others[..., 0] = 0
-    norms = resid_pre.norm(dim=-1).clamp_min(torch.finfo(pattern.dtype).tiny)
-    return size, others, (others @ size[..., None])[..., 0] / norms[:, None]
+    layers = [*of_layer]
+    found = measure(model, ids, also=see) if measures else each_layer(model, ids, layers, _SITES, see)
+    return found, [activity.numpy(), query.numpy(), *(each.flatten(0, 1).numpy() for each in kept)]
 
 
-def _drawn(seen: Sequence[_Seen], each: int) -> Iterator[tuple[HeadId, str, int]]:
-    """The head, part and window of every example."""
-    activity = np.stack([one.activity for one in seen])
-    n = len(seen)
-    for layer, head in np.ndindex(activity.shape[1:]):
-        rng = np.random.default_rng([current().seed, layer, head])
-        order = np.argsort(-activity[:, layer, head], kind="stable")
-        tenths = [order[n * i // QUANTILES : n * (i + 1) // QUANTILES] for i in range(QUANTILES)]
+def _drawn(
+    activity: Float[np.ndarray, "window head"], heads: Sequence[HeadId], each: int
+) -> Iterator[tuple[int, str, int]]:
+    """The index of the head, part and window of every example."""
+    n = len(activity)
+    for i, head in enumerate(heads):
+        rng = np.random.default_rng([current().seed, head.layer, head.head])
+        order = np.argsort(-activity[:, i], kind="stable")
+        tenths = [order[n * one // QUANTILES : n * (one + 1) // QUANTILES] for one in range(QUANTILES)]
         some = [np.sort(rng.choice(len(one), min(each, len(one)), replace=False)) for one in tenths]
         parts = [order[:1], *(one[at] for one, at in zip(tenths, some, strict=True)), order[-1:]]
         parts.append(rng.choice(n, min(each, n), replace=False))
         for part, windows in zip(PARTS, parts, strict=True):
-            for window in windows.tolist():
-                yield HeadId(layer, head), part, window
+            yield from ((i, part, window) for window in windows.tolist())
 
 
 def _gather(
-    model: Model, seen: Sequence[_Seen], window: int, drawn: list[tuple[HeadId, str, int]], provenance: dict[str, Any]
+    model: Model,
+    read: Sequence[tuple[list[int], int]],
+    heads: Sequence[HeadId],
+    watched: Sequence[np.ndarray],
+    drawn: Sequence[tuple[int, str, int]],
+    window: int,
+    provenance: dict[str, Any],
 ) -> HeadExamples:
-    """The result: only windows that some example needs, padded to one length."""
-    used = sorted({at for _, _, at in drawn})
-    ids = sorted({token for at in used for token in seen[at].ids})
-    number = {token: i for i, token in enumerate(ids)}
+    """The result, from the tokens and the text of each window and what ``_watch`` gives: only what examples need."""
+    activity, query, *of_tokens = watched
+    head, parts, at = (np.array(each) for each in zip(*drawn, strict=True))
+    lengths = np.array([len(ids) for ids, _ in read])
+    starts, rows = np.cumsum(lengths) - lengths, np.arange(len(drawn))
+    made = [np.zeros((len(drawn), window, *each.shape[2:]), dtype=np.uint8) for each in of_tokens]
+    for new, values in zip(made, of_tokens, strict=True):
+        for row, start, length, of in zip(new, starts[at], lengths[at], head, strict=True):
+            row[:length] = values[start : start + length, of]
+    keys, weights, first, sizes = made
+    queries = query[at, head]
+    attended, attention = keys[rows, queries].astype(int), weights[rows, queries]
+    best = (attention.astype(int) * np.take_along_axis(sizes, attended, axis=1)).argmax(1)
+    used, of_window = np.unique(at, return_inverse=True)
+    ids, numbers = np.unique([token for each in used for token in read[each][0]], return_inverse=True)
     tokens = np.full((len(used), window), -1, dtype=np.int32)
-    for row, at in enumerate(used):
-        tokens[row, : len(seen[at].ids)] = [number[token] for token in seen[at].ids]
-    of_window = {at: row for row, at in enumerate(used)}
-    keys, weights = (np.zeros((len(drawn), window, _KEPT), dtype=np.uint8) for _ in range(2))
-    first, sizes = (np.zeros((len(drawn), window), dtype=np.uint8) for _ in range(2))
-    rows = []
-    for row, (head, part, at) in enumerate(drawn):
-        one, of = seen[at], (head.layer, head.head)
-        for kept, name in ((keys, "keys"), (weights, "weights"), (first, "first"), (sizes, "sizes")):
-            kept[row, : len(one.ids)] = getattr(one, name)[of]
-        query = int(one.query[of])
-        best = int((one.weights[of][query].astype(int) * one.sizes[of][one.keys[of][query]]).argmax())
-        rows.append(
-            {
-                "head": str(head),
-                "layer": head.layer,
-                "index": head.head,
-                "part": part,
-                "window": of_window[at],
-                "text": one.text,
-                "activity": float(one.activity[of]),
-                "query": query,
-                "key": int(one.keys[of][query, best]),
-                "weight": one.weights[of][query, best] / 255,
-            }
-        )
-    words = tuple(token_strings(ids, model.tokenizer))
-    return HeadExamples(pd.DataFrame(rows), words, tokens, keys, weights, first, sizes, provenance, np.array(ids))
+    tokens[np.arange(window) < lengths[used, None]] = numbers
+    table = pd.DataFrame(
+        {
+            "head": [str(heads[i]) for i in head],
+            "layer": [heads[i].layer for i in head],
+            "index": [heads[i].head for i in head],
+            "part": parts.tolist(),
+            "window": of_window,
+            "text": [read[i][1] for i in at],
+            "activity": activity[at, head].astype(float),
+            "query": queries,
+            "key": attended[rows, best],
+            "weight": attention[rows, best] / 255,
+        }
+    )
+    words = tuple(token_strings(ids.tolist(), model.tokenizer))
+    return HeadExamples(table, words, tokens, keys, weights, first, sizes, provenance, ids)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mechheads.behaviour.frozen_maps import FrozenMap, FrozenRun, tolerance
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
+from mechheads.heads import Heads, named_heads
 from mechheads.limits import Limits, current
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.model.analysis import analysis
@@ -29,7 +30,7 @@ _NEAR = 1e-3
 
 
 @analysis
-def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head") -> HeadScores:
+def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head", heads: Heads | None = None) -> HeadScores:
     """The part of each head in the logit of the answer, or in its difference from the logit of the wrong answer.
 
     A logit is a sum. The residual stream at the last token is the embedding plus what every head, MLP and bias has
@@ -52,6 +53,7 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head") -> 
             the model itself finds most likely.
         by: ``"head"``, or ``"source"`` for the tokens that each head reads: pattern * v of the token takes the place of
             z, which is their sum. The bias of v belongs to the tokens too.
+        heads: the heads whose parts are kept, as in ``mh.sweep``; every head if left out. The others are NaN.
 
     Returns:
         The parts of the heads in logits [layer, head, prompt]; for ``by="source"`` [layer, head, source, prompt], where
@@ -78,7 +80,7 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head") -> 
     >>> mh.behaviour.logit_attribution(model, prompts, by="source").dataset["source"].values.tolist()
     ['0 The', '1 capital', '2 of', '3 France', '4 is']
     """
-    limits = current().limits
+    limits, (named, asked) = current().limits, named_heads(heads, model.n_layers, model.n_heads)
     tokens = CachedRuns(model, prompts).tokens["clean"]
     step = prompts_at_once(model, tokens, by, limits)
     starts = range(0, len(tokens), step)
@@ -91,6 +93,7 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head") -> 
     tokens = tokens.rows(slice(step * len(found)))
     parts = {name: np.concatenate([each[name] for each in found], axis=-1) for name in found[0]}
     values, attributed = parts.pop("heads"), _attributed(tokens)
+    values[~named] = np.nan
     dims = {"mlp": ("layer", "prompt"), "bias": ("layer", "prompt")}
     return HeadScores.from_values(
         values,
@@ -100,7 +103,7 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head") -> 
         extra={"source": labels_of_sources(tokens)} if by == "source" else None,
         provenance=make_provenance(
             model,
-            {"attributed": attributed, "by": by, "prompts": tokens, "n_prompts": len(tokens)},
+            {"attributed": attributed, "by": by, "prompts": tokens, "n_prompts": len(tokens), "heads": asked},
             interrupted=interrupts.interrupted,
         ),
         variables={name: (dims.get(name, ("prompt",)), array) for name, array in parts.items()},

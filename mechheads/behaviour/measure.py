@@ -59,9 +59,15 @@ _EVERY = 4
 
 
 def measure(
-    model: Model, ids: Int[Tensor, "window pos"], also: Callable[..., None] = lambda layer, **activations: None
+    model: Model,
+    ids: Int[Tensor, "window pos"],
+    layers: Sequence[int] = (),
+    also: Callable[..., None] = lambda layer, **activations: None,
 ) -> tuple[Float[Tensor, "measure layer head window"], Float[Tensor, "layer head pos"]]:
-    """The measures, NaN where a window has none, and the attention within the middle at each distance; on the CPU."""
+    """The measures in some layers, by default in all, and the attention within the middle at each distance; on the CPU.
+
+    Measures are NaN where a window has none.
+    """
     weights, has = weights_of(keys_of(ids, delimiters(model.tokenizer, model.d_vocab)))
     measures, stream = _Measures(model, ids, weights, has), list[Tensor]()
 
@@ -70,22 +76,25 @@ def measure(
         stream[:] = [activations["resid_pre"][-1]]
         also(layer, **activations)
 
-    each_layer(model, ids, ("resid_pre", "v", "pattern", "z"), see)
-    _claim(model, ids[-1], *stream)
+    layers = layers or range(model.n_layers)
+    each_layer(model, ids, layers, ("resid_pre", "v", "pattern", "z"), see)
+    _claim(model, ids[-1], layers[-1], *stream)
     return measures.found.cpu(), measures.at_distance
 
 
-def _claim(model: Model, ids: Int[Tensor, " pos"], stream: Float[Tensor, "pos d_model"]) -> None:
-    """Claim, once in an analysis, the residual stream of a window before the last block."""
+def _claim(model: Model, ids: Int[Tensor, " pos"], layer: int, stream: Float[Tensor, "pos d_model"]) -> None:
+    """Claim, once in an analysis, the residual stream of a window before a block."""
     if model.backend.proofs.new(_OF_TEXT, 0, (0,)):
-        own, reads = tuple(ids.tolist()), (model.hook_name("resid_pre", model.n_layers - 1), itemgetter(0))
+        own, reads = tuple(ids.tolist()), (model.hook_name("resid_pre", layer), itemgetter(0))
         at = tuple(sorted(last_and_drawn(own)))
         claim = Claim("the residual stream of a window of text", own, at, stream[[*at]], (), reads)
         model.backend.proofs.claim([claim])
 
 
-def each_layer(model: Model, ids: Int[Tensor, "window pos"], sites: Sequence[str], see: Callable[..., None]) -> None:
-    """Run some windows, and pass the activations of one layer after the other to ``see``, in float32."""
+def each_layer(
+    model: Model, ids: Int[Tensor, "window pos"], layers: Sequence[int], sites: Sequence[str], see: Callable[..., None]
+) -> None:
+    """Run some windows, and pass the activations of some layers, one after the other, to ``see``, in float32."""
     now: dict[str, Tensor] = {}
 
     def note(value: Tensor, hook: Any, site: str, layer: int) -> None:
@@ -93,15 +102,13 @@ def each_layer(model: Model, ids: Int[Tensor, "window pos"], sites: Sequence[str
         if site == sites[-1]:
             see(layer, **now)
             now.clear()
-            if layer == model.n_layers - 1:
+            if layer == layers[-1]:
                 raise Stopped
 
     hooks = [
-        (model.hook_name(site, layer), partial(note, site=site, layer=layer))
-        for layer in range(model.n_layers)
-        for site in sites
+        (model.hook_name(site, layer), partial(note, site=site, layer=layer)) for layer in layers for site in sites
     ]
-    until_stopped(model.n_layers - 1, partial(model.backend.run, ids, hooks))
+    until_stopped(layers[-1], partial(model.backend.run, ids, hooks))
 
 
 class _Measures:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any
 
@@ -15,14 +16,13 @@ from torch import Tensor
 
 from mechheads.behaviour.measure import BEHAVIOURS, FITS, MEASURES, measure
 from mechheads.behaviour.programs import PROGRAMS
-from mechheads.behaviour.windows import Texts, Windows, check_window, each_batch, windows_of
+from mechheads.behaviour.windows import Texts, Windows, check_window, read_windows, windows_of
 from mechheads.engine.memory import keep_freed_memory
-from mechheads.heads import HeadId, HeadLike, check_head
+from mechheads.heads import HeadId, HeadLike, Heads, check_head, named_heads
 from mechheads.ledger.key import Store
 from mechheads.ledger.ledger import StoredProgress, check_progress
 from mechheads.limits import current
 from mechheads.messages.arguments import Within, check_known
-from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
@@ -141,7 +141,7 @@ class HeadProfile(HeadScores):
         return tuple(sorted(heads, key=lambda head: -excess[head.layer, head.head]))
 
     def table(self, columns: Sequence[str] | None = None) -> Rows:
-        """One row for each head: its names, the program that fits best with its J, shares of attention, and the rest.
+        """One row for each head that was measured: its names, the program that fits best with its J, and the rest.
 
         Args:
             columns: only these, in this order. All columns are there by default, but at most eight are shown.
@@ -161,6 +161,7 @@ class HeadProfile(HeadScores):
                 measures[name] = data[column].values[..., at].ravel()
         others = ("entropy", "distance", "distance_10", "distance_50", "distance_90", "norm", "copying")
         table = pd.DataFrame(measures | {name: data[name].values.ravel() for name in others})
+        table = table.dropna(subset="fit").reset_index(drop=True)
         table.attrs["first"] = ("head", "names", "program", "fit", *PROFILED)
         return chosen(table, columns)
 
@@ -257,6 +258,7 @@ def profile_heads(
     *,
     window: int | None = None,
     n_tokens: Annotated[int, Within(least=16)] | None = 20000,
+    heads: Heads | None = None,
 ) -> HeadProfile:
     """Measure what every head does on ordinary text.
 
@@ -282,6 +284,7 @@ def profile_heads(
             default, prose of the package and the help texts of Python.
         window: the length of a window in tokens; by default 256, or the model's context if that is shorter.
         n_tokens: how many tokens to read; ``None`` for all.
+        heads: the heads to measure, as in ``mh.sweep``; every head if left out. The others are NaN.
 
     Returns:
         Shares [layer, head, behaviour] with intervals over windows, and q values of the excess over the null. After
@@ -298,7 +301,11 @@ def profile_heads(
     >>> [str(head) for head in profile.select(behaviour="previous").heads(1)]
     ['L16H0']
     """
-    window = check_window(model, window, USUAL_WINDOW)
+    window, (named, asked) = (
+        check_window(model, window, USUAL_WINDOW),
+        named_heads(heads, model.n_layers, model.n_heads),
+    )
+    layers = np.flatnonzero(named.any(1)).tolist()
     check_progress()
     keep_freed_memory()
     batches = windows_of(model, texts, window, n_tokens)
@@ -307,7 +314,7 @@ def profile_heads(
         if current().store is not None:
             every = list(batches)
             read = [windows.ids.cpu() for windows in every]
-            ledger, batches = store.open(model, {}, texts=read, window=window), iter(every)
+            ledger, batches = store.open(model, {}, texts=read, window=window, layers=layers), iter(every)
         progress = StoredProgress(ledger)
         totals = progress.state("totals", Totals.none(model, window))
         bar = Bar(total=n_tokens, initial=totals.tokens, desc="profile", unit="token")
@@ -316,18 +323,12 @@ def profile_heads(
             nonlocal totals
             totals = totals.plus(windows, *found)
             progress.see("totals", totals, totals.batches)
-            bar.update(windows.ids.numel())
 
-        with progress, until_interrupted() as interrupts, bar:
-            stop_if(each_batch(model, islice(batches, totals.batches, None), measure, see))
-    interrupts.stop_unless(totals.windows > 1)
-    interrupts.warn(f"{totals.tokens} tokens", "the profile is of these")
-    provenance = make_provenance(
-        model,
-        texts="of the package" if texts is None else "given",
-        window=window,
-        n_tokens=totals.tokens,
-        n_windows=totals.windows,
-        interrupted=interrupts.interrupted,
-    )
-    return HeadProfile.of(totals.values.numpy(), totals.at_distance.numpy(), provenance)
+        left, done = islice(batches, totals.batches, None), (totals.windows, totals.tokens)
+        with progress:
+            about = read_windows(model, left, partial(measure, layers=layers), see, bar, done)
+    source = "of the package" if texts is None else "given"
+    provenance = make_provenance(model, about, texts=source, window=window, heads=asked)
+    values, at_distance = totals.values.numpy(), totals.at_distance.numpy()
+    values[:, ~named], at_distance[~named] = np.nan, 0
+    return HeadProfile.of(values, at_distance, provenance)

@@ -29,12 +29,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 
-from mechheads.behaviour.windows import Texts, Windows, check_window, default_texts, each_batch, windows_of
+from mechheads.behaviour.windows import Texts, Windows, check_window, default_texts, read_windows, windows_of
 from mechheads.heads import HeadId, check_heads
 from mechheads.interventions.basic import Context, Site
 from mechheads.limits import current
 from mechheads.messages.arguments import Within, check_known
-from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.metrics.base import name_of
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
@@ -211,7 +210,7 @@ def test_program(
     >>> bool(test.table["fit"][0] > 0.4)
     True
     """
-    if not isinstance(programs, Mapping) or not programs:
+    if not isinstance(programs, Mapping):
         raise ValueError(
             f"programs is {programs!r}; give a dict of heads and programs, such as {{'L16H0': 'previous'}}"
         )
@@ -230,12 +229,9 @@ def test_program(
         read.extend(windows.ids.tolist())
         cluster.extend(windows.text)
         measures.append(found)
-        bar.update(windows.ids.numel())
 
-    with until_interrupted() as interrupts, Bar(total=n_tokens, desc="programs", unit="token") as bar:
-        stop_if(each_batch(model, windows_of(model, rows, window, n_tokens), partial(_measured, sets), see))
-    interrupts.stop_unless(len(read) > 1)
-    interrupts.warn(f"{sum(map(len, read))} tokens", "the test is of these")
+    bar = Bar(total=n_tokens, desc="programs", unit="token")
+    about = read_windows(model, windows_of(model, rows, window, n_tokens), partial(_measured, sets), see, bar)
     fit, *others, by_program, by_uniform = torch.cat(measures, dim=-1).numpy()
     heads = [" ".join(map(str, rules)) for rules in sets]
     names = [" ".join(rule.name for rule in rules.values()) for rules in sets]
@@ -250,11 +246,10 @@ def test_program(
         pd.DataFrame(windows | {name: of_windows.ravel() for name, of_windows in measured.items()}),
         provenance=make_provenance(
             model,
+            about,
             texts="of the package" if texts is None else "given",
             programs=dict(zip(heads, names, strict=True)),
             window=window,
-            n_tokens=sum(map(len, read)),
-            interrupted=interrupts.interrupted,
         ),
     )
 

@@ -9,6 +9,7 @@ import torch
 
 from mechheads.behaviour.logit_attribution import attribute, prompts_at_once, top
 from mechheads.data import content
+from mechheads.heads import Heads, named_heads
 from mechheads.limits import current
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
@@ -43,7 +44,12 @@ def needle_prompts() -> dict[str, Prompts]:
 @analysis
 @torch.no_grad()
 def retrieval_heads(
-    model: Model, prompts: Prompts, *, answers: Sequence[Answer] | None = None, place: str = "place"
+    model: Model,
+    prompts: Prompts,
+    *,
+    answers: Sequence[Answer] | None = None,
+    place: str = "place",
+    heads: Heads | None = None,
 ) -> HeadScores:
     """What each head writes to an answer from the place in the prompt where the answer stands.
 
@@ -61,6 +67,7 @@ def retrieval_heads(
         answers: texts of one or more tokens, with the space before them, or token ids; by default the ``answer`` of the
             prompts.
         place: the name of that position.
+        heads: the heads to score, as in ``mh.sweep``; every head if left out. The others are NaN.
 
     Returns:
         The scores in logits [layer, head, prompt], NaN for prompts that the model answers rightly at no step;
@@ -74,6 +81,7 @@ def retrieval_heads(
     True
     """
     steps, tokens, limits = _steps(model, prompts, answers, place), prompts.tokens(model), current().limits
+    named, which = named_heads(heads, model.n_layers, model.n_heads)
     asked = Prompts([Unpadded(ids) for _, ids, _, _ in steps], answer=[token for *_, token, _ in steps]).tokens(model)
     final = HeadCache.run(model, asked, sites=("z",)).final_at(asked.lengths[:, None] - 1)[:, 0]
     right = (top(model.backend, final, limits) == asked.answer).nonzero()[:, 0]
@@ -86,21 +94,22 @@ def retrieval_heads(
     sums = np.zeros((model.n_layers, model.n_heads, len(prompts)))
     counts = np.bincount([steps[step][0] for step in right.tolist()], minlength=len(prompts))
     for some in Bar(right.split(at_once), desc="retrieval", leave=False):
-        heads = attribute(model, asked.rows(some), "source", limits)["heads"]
+        parts = attribute(model, asked.rows(some), "source", limits)["heads"]
         for row, step in enumerate(some.tolist()):
             prompt, ids, _, at = steps[step]
-            phi = heads[..., : len(ids), row]
+            phi = parts[..., : len(ids), row]
             inside, others = phi[..., at].sum(-1), max(1, len(ids) - len(at))
             sums[..., prompt] += inside - (phi.sum(-1) - inside) * len(at) / others
-    values = sums / np.where(counts > 0, counts, np.nan)
     return HeadScores.from_values(
-        values,
+        np.where(named[..., None], sums / np.where(counts > 0, counts, np.nan), np.nan),
         name="retrieval",
         kind="retrieval",
         cluster=tokens.cluster,
         seed=current().seed,
         variables={"steps": ("prompt", counts)},
-        provenance=make_provenance(model, {"prompts": tokens, "n_prompts": len(tokens), "n_steps": len(steps)}),
+        provenance=make_provenance(
+            model, {"prompts": tokens, "n_prompts": len(tokens), "heads": which}, n_steps=len(steps)
+        ),
     )
 
 

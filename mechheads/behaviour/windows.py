@@ -20,7 +20,9 @@ from mechheads.engine.dispatch import each_by_workers, setup_of_each
 from mechheads.io.text import read_text
 from mechheads.limits import DEFAULT_BUDGET, current
 from mechheads.messages.arguments import Positive, Within, check_at_least, checked
+from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 from mechheads.prompts.chats import is_chat
 from mechheads.prompts.encoding import begin_tokens, text_ids
 from mechheads.prompts.tokens import Unpadded, check_padding, read_prompts, shorten
@@ -97,7 +99,34 @@ def windows_of(model: Model, texts: Texts, length: int, most: int | None) -> Ite
         raise ValueError(f"texts have no window of at least {LEAST_WINDOW} tokens; give longer texts")
 
 
-def each_batch(
+def read_windows(
+    model: Model,
+    batches: Iterator[Windows],
+    compute: Callable[[Model, Int[Tensor, "window pos"]], T],
+    see: Callable[[Windows, T], object],
+    bar: Bar,
+    done: tuple[int, int] = (0, 0),
+) -> dict[str, Any]:
+    """Compute something for batches of windows until Ctrl-C; how many windows and tokens that were, for a provenance.
+
+    ``done`` are those of an earlier call.
+    """
+    windows, tokens = done
+
+    def count(batch: Windows, found: T) -> None:
+        nonlocal windows, tokens
+        see(batch, found)
+        windows, tokens = windows + len(batch.ids), tokens + batch.ids.numel()
+        bar.update(batch.ids.numel())
+
+    with until_interrupted() as interrupts, bar:
+        stop_if(_each_batch(model, batches, compute, count))
+    interrupts.stop_unless(windows > 1)
+    interrupts.warn(f"{tokens} tokens", "the result is of these")
+    return {"n_windows": windows, "n_tokens": tokens, "interrupted": interrupts.interrupted}
+
+
+def _each_batch(
     model: Model,
     batches: Iterator[Windows],
     compute: Callable[[Model, Int[Tensor, "window pos"]], T],

@@ -151,7 +151,7 @@ def test_interrupted_or_killed_it_goes_on_to_the_same_bits(
     stored = mh.settings(store=tmp_path / "profile.ledger")(profile_heads)
     for call in (2, 4):
         monkeypatch.setattr(mechheads.behaviour.profile, "measure", stopped_at(call, measure))
-        with pytest.warns(UserWarning, match=r"interrupted after \d+ tokens; the profile is of these"):
+        with pytest.warns(UserWarning, match=r"interrupted after \d+ tokens; the result is of these"):
             part = stored(llama, texts, window=32)
         assert part.provenance["interrupted"] and part.provenance["n_windows"] < whole.provenance["n_windows"]
     monkeypatch.setattr(mechheads.behaviour.profile, "measure", measure)
@@ -211,7 +211,7 @@ def test_ctrl_c_finishes_the_windows_in_flight(llama: mh.Model, monkeypatch: pyt
     texts = [ids_for(llama, 1, 16, seed)[0].tolist() for seed in range(8)]
     monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 16)
     workers, _ = pressing(1, at=3)
-    with pytest.warns(UserWarning, match="interrupted after 64 tokens; the profile is of these"):
+    with pytest.warns(UserWarning, match="interrupted after 64 tokens; the result is of these"):
         part = mh.settings(workers=workers)(profile_heads)(llama, texts, window=16)
     assert part.dataset["values"].equals(profile_heads(llama, texts[:4], window=16).dataset["values"])
 

@@ -281,7 +281,7 @@ def test_it_can_be_saved_after_each_analysis(built):
 def test_ctrl_c_in_the_text_keeps_the_profile_and_the_examples_so_far(small, monkeypatch):
     module = importlib.import_module("mechheads.behaviour.examples")
     monkeypatch.setattr(module, "measure", stopped_at(4, module.measure))
-    with pytest.warns(UserWarning, match="the examples are of these"):
+    with pytest.warns(UserWarning, match="the result is of these"):
         atlas = build_atlas(small, quick=True)
     assert atlas.interrupted and set(atlas.results) == {"patching", "profile"} and "text" not in atlas.done
     assert atlas.examples.interrupted and atlas.profile.provenance["n_tokens"] < 2000

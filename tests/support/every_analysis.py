@@ -53,10 +53,12 @@ def _fitted(model: mh.Model) -> mh.gating.Gates:
     return mh.fit_gates(model, _TASK, seeds=2, updates=2)
 
 
-def _retrieved(model: mh.Model) -> mh.HeadScores:
+def retrieved(model: mh.Model, **some: Any) -> mh.HeadScores:
     run = model.cache(CLEAN)
     answers = run.logits[range(len(CLEAN)), run.tokens.lengths - 1].argmax(-1).tolist()
-    return mh.behaviour.retrieval_heads(model, mh.Prompts(CLEAN, answer=answers, positions={"place": [2] * len(CLEAN)}))
+    return mh.behaviour.retrieval_heads(
+        model, mh.Prompts(CLEAN, answer=answers, positions={"place": [2] * len(CLEAN)}), **some
+    )
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ FURTHER: dict[str, Analysis] = {
         of_fewer=True,
         read="windows.fit",
     ),
-    "retrieval": _A(_retrieved, read="values"),
+    "retrieval": _A(retrieved, read="values"),
     "examples": _A(lambda model: mh.behaviour.head_examples(model, _ROWS), _OF_THESE, 0.75, of_fewer=True),
     "dynamic": _A(lambda model: mh.labels.dynamic_scores(model, _WORDS, k=60, min_pairs=5), "not reached are NaN"),
     "labels": _A(lambda model: mh.label_heads(model, _CAPITALS, k=2, min_pairs=1), "layers 0"),
