@@ -22,7 +22,8 @@ CEILING = Path(__file__).with_name("weight.json")
 
 def public_names() -> set[str]:
     """Where the functions, classes and their bases of the reference are defined: ``folder.file.name``."""
-    objects = [pkgutil.resolve_name(name) for name in documented()]
+    names = [name.rpartition(".") for name in documented() if "." in name]
+    objects = [getattr(pkgutil.resolve_name(of), name) for of, _, name in names]  # a module may have the same name
     classes = [base for each in objects if inspect.isclass(each) for base in each.__mro__]
     found = [*filter(inspect.isfunction, objects), *classes]
     return {f"{each.__module__}.{each.__qualname__}" for each in found if each.__module__.startswith("mechheads.")}
@@ -81,6 +82,10 @@ def test_lines_of_internal_docstrings_beyond_the_second_are_counted(tmp_path: Pa
 
 def test_methods_of_bases_of_public_classes_are_public() -> None:
     assert {"mechheads.results.scores.HeadScores", "mechheads.engine.sweep.sweep"} <= public_names()
+
+
+def test_a_function_with_the_name_of_its_module_is_public() -> None:
+    assert "mechheads.behaviour.logit_attribution.logit_attribution" in public_names()
 
 
 def test_a_ceiling_is_only_lowered() -> None:
