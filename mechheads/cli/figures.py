@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -119,8 +119,11 @@ def safety(
         "out": out,
         "quick": quick,
         **asdict(ranking),
-        **taken.given(),
     }
+    if rows := taken.given():
+        from mechheads.safety.requests.requests import load_requests
+
+        given["requests"] = _opened(requests, lambda name: load_requests(name, **rows).texts)
     with results_in(out) as results, settings(workers=machine.workers, device=machine.device, seed=seed):
         results.draw(safety_figure(model, **_known(given)))
 
@@ -155,11 +158,24 @@ def roles(
     machine: Machine,
 ) -> None:
     """How tasks change as heads of each role are gated off: one row for each task, one column for each model."""
-    given: dict[str, Any] = {"tasks": tasks, "out": out, "quick": quick, **asdict(fits), **taken.of_tasks()}
+    given: dict[str, Any] = {"tasks": tasks, "out": out, "quick": quick, **asdict(fits)}
     from mechheads.studies import roles_figure
+
+    if rows := taken.of_tasks():
+        from mechheads.gating.shipped import task_of
+
+        given["tasks"] = _opened(tasks, lambda name: task_of(name, rows))
 
     with results_in(out) as results, settings(workers=machine.workers, device=machine.device, seed=seed):
         results.draw(roles_figure(model, **_known(given)))
+
+
+def _opened(names: Sequence[str] | None, read: Callable[[str], Any]) -> dict[str, Any] | None:
+    """Data sets by name, of which files are read; None for those of the figure."""
+    files = {name: Path(name).expanduser() for name in names or ()}
+    return {file.stem: read(name) for name, file in files.items() if file.is_file()} | {
+        name: name for name, file in files.items() if not file.is_file()
+    } or None
 
 
 def _known(given: Mapping[str, Any]) -> dict[str, Any]:

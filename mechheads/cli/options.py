@@ -338,11 +338,11 @@ class Taken:
         return ({"column": self.column[0]} if self.column else {}) | _rows(self.where)
 
     def of_tasks(self) -> dict[str, Any]:
-        """The arguments of ``roles_figure`` that the options stand for."""
+        """What the options say of the files of tasks."""
         if wrong := [one for one in self.column or () if "=" not in one]:
             raise fail(f"--column {wrong[0]!r} names no part of a task; write prompt={wrong[0]}", None)
         rows = {} if self.where == ["all"] else _rows(self.where)
-        return rows | {"columns": dict(one.split("=", 1) for one in self.column or ())}
+        return rows | dict(one.split("=", 1) for one in self.column or ())
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class Results:
         if self._shown is not found or found.interrupted:
             self._save(found, write_page)
         self.tell(found)
-        self.lines += [*(f"Note       {note}" for note in found.notes)]
+        self.lines += found.notes
         self.interrupted = found.interrupted
 
     def grow(self, found: Atlas, write_page: Callable[[Any, Path], Path]) -> None:
@@ -92,24 +92,21 @@ class Results:
         self.write(PAGE, partial(write_page, found))
 
     def draw(self, made: PaperFigure) -> None:
-        """Show what a figure says and wrote."""
-        self.lines, self.files, self.interrupted = list(made.lines), list(made.files), made.interrupted
+        """Show the tables of a figure, and what it wrote."""
+        self.lines, self.files, self.interrupted = str(made).splitlines(), list(made.files), made.interrupted
         self.left_out = made.left_out
 
     def write(self, name: str, save: Callable[[Path], object]) -> None:
         """Write a file by a function that takes its path."""
-        from mechheads.studies.study import writing
-
-        with writing(self.out, [name]):
-            save(self.out / name)
+        save(self.out / name)
         self.files.append(self.out / name)
 
     def finish(self, ledger: str) -> None:
         """Remove the ledger of the command's work if all of it is done."""
-        from mechheads.studies.study import remove_ledger
+        from mechheads.studies.study import remove_files
 
         if not self.interrupted:
-            remove_ledger(self.out, ledger)
+            remove_files(self.out, [ledger])
 
 
 @contextmanager
@@ -120,13 +117,13 @@ def results_in(out: Path, names: Sequence[str] = ()) -> Iterator[Results]:
     results = Results(out, names)
     with folder_locked(out):
         if names:
-            from mechheads.studies.study import check_files
+            from mechheads.studies.study import check_folder
 
-            check_files(out, names)
+            check_folder(out, None, names)
         yield results
     page = next(file for file in results.files if file.suffix == ".html")
     for line in results.lines:
-        typer.echo(in_options(line, {"model": "--model"}) if line.startswith("Note") else line)
+        typer.echo(in_options(line, {"model": "--model"}) if "left out" in line else line)
     typer.echo("Files      " + ", ".join(map(str, results.files)))
     seconds = f"{time.perf_counter() - start:.0f} s"
     if results.interrupted:

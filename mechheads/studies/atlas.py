@@ -31,7 +31,7 @@ from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.own import OwnView, own_file, own_views
 from mechheads.studies.questions import CAPITALS
 from mechheads.studies.refusals import RANKINGS, REFUSAL_TABLES, Refusals
-from mechheads.studies.study import Stages, Written, save_parts
+from mechheads.studies.study import Stages, save_parts
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -117,7 +117,6 @@ class Atlas(Stages):
     requests: list[str] = field(default_factory=list)
     shape: tuple[int, int] | None = None
     done: list[str] = field(default_factory=list)
-    _written: Written = field(default_factory=dict, init=False, repr=False, compare=False)
     _asked: tuple[list[Any], list[Any], list[Question]] | None = field(
         default=None, init=False, repr=False, compare=False
     )
@@ -236,7 +235,7 @@ class Atlas(Stages):
         parts: dict[str, HeadScores | TableResult] = {**self.results, **self.tables}
         tables = {"heads": self.to_dataframe(), **self.refusal_tables()}
         about = json.dumps({name: getattr(self, name) for name in _TEXTS} | {_OWN: list(self.own)}, indent=1)
-        return save_parts(folder, parts, tables, self.study, self._written, {_ABOUT: about})
+        return save_parts(folder, parts, tables, self.study, {_ABOUT: about})
 
     @classmethod
     def load(cls, folder: str | Path) -> Atlas:

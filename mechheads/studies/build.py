@@ -61,7 +61,7 @@ from mechheads.studies.questions import (
     mark_of,
 )
 from mechheads.studies.refusals import FULL, QUICK, RefusalSettings, RefusalStages
-from mechheads.studies.study import QUICK_RELATIONS, difference, stop_if_partial, teller
+from mechheads.studies.study import QUICK_RELATIONS, difference, finished, teller
 
 _PAIRS, _QUICK_PAIRS = 16, 8
 _REQUESTS, _SAFETY_HEADS = 8, 10
@@ -276,7 +276,7 @@ class _Builder:
         with self._part("patching"):
             found = activation_patch(self.model, self.pairs, normalize=True, metric=self.metric)
             self.atlas.patching = found
-            stop_if_partial(found)
+            finished(found)
             if self.metric is log_prob:
                 self.atlas.note("the pairs have no wrong answers: effects are on the log-probability of the answers")
             if self.metric is kl_divergence:
@@ -308,7 +308,7 @@ class _Builder:
             call = f"mh.relation_scores(model{f', {written(own)}' if own else ''}{_seed()})"
             self.atlas.relations = found.with_provenance(call=call)
             self.atlas.labels = label_heads(self.atlas.relations)
-            stop_if_partial(self.atlas.relations)
+            finished(self.atlas.relations)
 
     def _causes(self) -> None:
         """Patterns, direct effects, circuit and paths, as far as each can be had."""
@@ -319,7 +319,7 @@ class _Builder:
                 atlas.patterns = self._patterns()
             if pairs is not None:
                 with atlas.or_left_out("direct effects"):
-                    atlas.direct = _finished(logit_attribution(model, pairs))
+                    atlas.direct = finished(logit_attribution(model, pairs))
                 if atlas.patching is None or "patching" not in atlas.done:  # an interrupted one ranks too few heads
                     atlas.note("circuit and paths left out: they begin with the heads of the patching")
                     return
@@ -328,8 +328,7 @@ class _Builder:
                 with atlas.or_left_out("paths"):
                     senders, receivers = path_ends(atlas.patching)
                     few, metric = first(pairs, _PAIRS_OF_PATHS), self.metric
-                    found = path_matrix(model, few, receivers=receivers, senders=senders, metric=metric)
-                    atlas.paths = _finished(found)
+                    atlas.paths = finished(path_matrix(model, few, receivers=receivers, senders=senders, metric=metric))
             atlas.done.append("causes")
 
     def _patterns(self) -> HeadPatterns:
@@ -359,7 +358,7 @@ class _Builder:
                 ablations=_ablations(self.asked),
             )
             for scores in self.atlas.safety.values():
-                stop_if_partial(scores)
+                finished(scores)
 
     def _roles(self) -> None:
         atlas, updates, own = self.atlas, self.asked.updates, self.asked.task
@@ -444,12 +443,6 @@ def path_ends(patching: HeadScores) -> tuple[list[HeadId], list[str]]:
     first = min(head.layer for head in senders)
     later = [head for head in senders if head.layer][:_RECEIVERS]
     return senders, ["final", *(f"{head}.{way}" for head in later if head.layer > first for way in "qkv")]
-
-
-def _finished(found: HeadScores) -> HeadScores:
-    """A result of some heads, if it was not interrupted."""
-    stop_if(bool(found.provenance.get("interrupted")))
-    return found
 
 
 def _seed() -> str:

@@ -31,7 +31,7 @@ from mechheads.safety.heads.refusal_attribution import refusal_attribution
 from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations
 from mechheads.safety.requests.prompts import Requests, Side, opened
 from mechheads.safety.requests.requests import Split, load_requests
-from mechheads.studies.study import stop_if_partial
+from mechheads.studies.study import finished
 
 RANKINGS = {
     "refusal_attribution": "refusal attribution",
@@ -273,7 +273,7 @@ class RefusalStages:
         with atlas.stage("Ships"):
             atlas.safety = compare_ablations(model, harmful, asked.k, group=asked.group)
         for scores in atlas.safety.values():
-            stop_if_partial(scores)
+            finished(scores)
 
     def test(self, found: Refusals) -> None:
         """Answers without the first heads of each ranking, and with more and more heads ablated."""
@@ -303,7 +303,7 @@ class RefusalStages:
         shown = tuple(model.tokenizer.decode(opening).strip() for opening in openings)
         atlas.refusals = found = replace(found, openings=shown, tests=tests)
         for test in tests.values():
-            stop_if_partial(test)
+            finished(test)
         with atlas.stage("attack curve"):
             curve = attack_curve(
                 model,
@@ -317,7 +317,7 @@ class RefusalStages:
                 answers=self.answers,
             )
         atlas.refusals = replace(found, curve=curve)
-        stop_if_partial(curve)
+        finished(curve)
         atlas.note(
             f"answers have up to {sizes.tokens} tokens; over-refusal along the curve is on {len(harmless[::4])} "
             "look-alikes"

@@ -15,7 +15,7 @@ import mechheads.model.load
 from mechheads.cli import main
 from mechheads.io.write import LOCK
 from mechheads.studies.atlas import ATLAS_FILES
-from mechheads.studies.study import claim_folder, save_parts, writing
+from mechheads.studies.study import claim_folder, save_parts
 
 NAMES = {
     "atlas": [*ATLAS_FILES, "index.html", "atlas.ledger"],
@@ -107,24 +107,11 @@ def test_results_that_go_are_removed(tmp_path: Path):
     assert {path.name for path in tmp_path.iterdir()} == {"one.nc", "mine.csv", "study.json"}
 
 
-class Killed(BaseException):
-    """The end of a process: nothing handles it."""
-
-
-def test_files_that_a_killed_process_was_writing_are_its(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    claim_folder(tmp_path, {"model": "a"}, ["a.ledger"])
-
-    def killed() -> None:
-        with writing(tmp_path, ["one.csv", "two.csv"]):
-            (tmp_path / "one.csv").write_text("new")
-            monkeypatch.setattr("mechheads.studies.study._hold", lambda *_: None)  # its last words are never written
-            raise Killed
-
-    with pytest.raises(Killed):
-        killed()
-    monkeypatch.undo()
-    with writing(tmp_path, ["one.csv", "two.csv"]):
-        (tmp_path / "one.csv").write_text("newer")
-    (tmp_path / "two.csv").write_text(MINE)  # which was not written in the end
-    with pytest.raises(ValueError, match=r"two\.csv was not written"), writing(tmp_path, ["two.csv"]):
-        pass
+def test_files_that_a_killed_process_was_writing_are_its(tmp_path: Path):
+    """A folder knows its files before they are written, and a file of yours by another name is not among them."""
+    claim_folder(tmp_path, {"model": "a"}, ["a.ledger", "one.csv"])
+    (tmp_path / "one.csv").write_text("half")
+    claim_folder(tmp_path, {"model": "a"}, ["one.csv"])
+    (tmp_path / "two.csv").write_text(MINE)
+    with pytest.raises(ValueError, match=r"two\.csv was not written"):
+        claim_folder(tmp_path, {"model": "a"}, ["one.csv", "two.csv"])

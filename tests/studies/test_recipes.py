@@ -87,8 +87,8 @@ def test_a_recipe_draws_its_figure_for_other_models(tiny: Callable[[str], Path],
     as_printed = replace(asked, printed=asked.printed[:2].assign(model="llama", task="mine", printed=50.0))
     monkeypatch.setattr(recipes, "load_recipe", lambda name: as_printed)
     drawn = recipe_figure("chg", [tiny("llama")], data=[task], out=tmp_path / "out", quick=True)
-    assert list(drawn.panels) == ["mine"] and drawn.lines[0].startswith("Paper      Nam et al. 2025")
-    assert any(line.startswith("Differs    fits end early") for line in drawn.lines)
+    assert list(drawn.panels) == ["mine"] and drawn.notes[0].startswith("Nam et al. 2025")
+    assert any(note.startswith("fits end early") for note in drawn.notes)
     compared = pd.read_csv(tmp_path / "out" / "printed.csv")
     assert compared["printed"].tolist() == [50.0, 50.0]
     assert (compared["ours"] - compared["printed"]).tolist() == pytest.approx(compared["difference"].tolist())

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import mechheads as mh
 import mechheads.studies.study
 from mechheads.cli import main
-from mechheads.studies.study import Stages, check_folder, claim_folder, save_parts, stop_if_partial, study_of
+from mechheads.studies.study import Stages, check_folder, claim_folder, finished, save_parts, study_of
 
 
 @dataclass
@@ -83,11 +83,11 @@ def test_what_was_interrupted_inside_ends_the_work():
     def scores(last: float) -> mh.HeadScores:
         return mh.HeadScores.from_scores(np.array([[1.0, last]]), name="demo", unit="", kind="demo")
 
-    stop_if_partial(scores(0.0))
+    finished(scores(0.0))
     with pytest.raises(KeyboardInterrupt):
-        stop_if_partial(scores(np.nan))
+        finished(scores(np.nan))
     with pytest.raises(KeyboardInterrupt):
-        stop_if_partial(scores(0.0).with_provenance(interrupted=True))
+        finished(scores(0.0).with_provenance(interrupted=True))
 
 
 def one_head(value: float) -> mh.HeadScores:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -14,7 +15,6 @@ from mechheads.labels.relations import CATEGORIES, load_relations
 from mechheads.labels.usable_pairs import in_vocabulary
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive, checked
-from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODELS
 from mechheads.plots.category_map import Marks, category_map
@@ -27,7 +27,7 @@ from mechheads.studies.figures.panels import (
     joined,
     short_names,
 )
-from mechheads.studies.study import QUICK_RELATIONS, stop_if_partial
+from mechheads.studies.study import QUICK_RELATIONS, finished
 
 _TEXT = (
     "What each head does according to its weights, for each model. A head has the colour of its category, or of the "
@@ -40,6 +40,29 @@ _RULES = {
     "at a false discovery rate of 5%.",
     "maps": "A head has a category if phi of one of its relations is at least 0.15, as in the paper.",
 }
+
+
+class _Categories(PanelMaker[HeadLabels]):
+    saved, tables = ("relations.nc", "labels.nc"), ("counts", "heads")
+
+    def __init__(self, relations: list[str] | None, rule: Rule, on_disk: bool, **reading: Any) -> None:
+        self.relations, self.on_disk, self.reading = relations, on_disk, reading
+        self.rule: Rule = rule
+
+    def load(self, name: str, revision: str | None, max_memory: str | None = None) -> Model:
+        stays = self.on_disk and not (name in REFUSING_MODELS or name.endswith(".gguf"))
+        return super().load(name, revision, "least" if stays else None)
+
+    def compute(self, model: Model, data: str, place: Path) -> HeadLabels:
+        usable = None if self.relations is None else in_vocabulary(load_relations(self.relations), model.tokenizer)
+        scores = finished(relation_scores(model, usable, **self.reading))
+        labels = label_heads(scores, rule=self.rule)
+        scores.save(place / "relations.nc")
+        labels.save(place / "labels.nc")
+        return labels
+
+    def read(self, place: Path) -> HeadLabels:
+        return HeadLabels.load(place / "labels.nc")
 
 
 @checked
@@ -82,55 +105,24 @@ def categories_figure(
     if relations is None and quick:
         relations = QUICK_RELATIONS
     asked = None if relations is None else list(short_names(relations, "relations").values())
-    _check(asked)
-
-    def open_model(name: str, revision: str | None) -> Model:
-        stays = on_disk and not (name in REFUSING_MODELS or name.endswith(".gguf"))
-        return load(name, revision=revision, max_memory="least" if stays else None)
-
-    def compute(model: Model, _: str, place: Path) -> HeadLabels:
-        usable = None if asked is None else in_vocabulary(load_relations(asked), model.tokenizer)
-        scores = relation_scores(model, usable, min_pairs=min_pairs, source=source)
-        stop_if_partial(scores)
-        labels = label_heads(scores, rule=rule)
-        scores.save(place / "relations.nc")
-        labels.save(place / "labels.nc")
-        return labels
-
-    settings = {"rule": rule, "source": source, "min_pairs": min_pairs, "on_disk": on_disk, "relations": asked}
-    panels = compute_panels(
-        out,
-        names,
-        {"": {}},
-        {"study": "figure of categories", "seed": current().seed, **settings, **file_hashes(asked or ())},
-        PanelMaker(
-            open_model,
-            compute,
-            lambda place: HeadLabels.load(place / "labels.nc"),
-            saved=("relations.nc", "labels.nc"),
-            tables=("heads", "counts"),
-        ),
-    )
-    shown = {model: labels for (model, _), labels in panels.results.items()}
-    heads = joined(({"model": name}, labels.table()) for name, labels in shown.items())
-    once = {name: labels.counts(once=True) for name, labels in shown.items()}
-    counts = pd.DataFrame([{"model": name, **found} for name, found in once.items()])
-    lines = [f"{name}: " + ", ".join(f"{what} {n}" for what, n in found.items()) for name, found in once.items()]
-    return panels.write(
-        category_map(shown, marks=marks),
-        shown,
-        {"heads": heads, "counts": counts},
-        lines,
-        title="Categories of heads",
-        text=_TEXT.format(rule=_RULES[rule]),
-    )
-
-
-def _check(relations: list[str] | None) -> None:
-    for relation in load_relations(relations):
+    for relation in load_relations(asked):
         if relation.category is None:
             raise ValueError(
                 f"relations: {relation.name!r} has no category; write its file as "
                 f'{{"name": ..., "category": {CATEGORIES[0]!r}, "pairs": [...]}}, with one of '
                 f"{', '.join(CATEGORIES)} or a category of your own"
             )
+    settings: dict[str, Any] = {"rule": rule, "source": source, "min_pairs": min_pairs, "on_disk": on_disk}
+    panels = compute_panels(
+        out,
+        names,
+        {"": {}},
+        {"study": "figure of categories", "seed": current().seed, "relations": asked}
+        | {**settings, **file_hashes(asked or ())},
+        _Categories(asked, **settings),
+    )
+    shown = {model: labels for (model, _), labels in panels.results.items()}
+    counts = pd.DataFrame([{"model": name, **labels.counts(once=True)} for name, labels in shown.items()])
+    heads = joined(({"model": name}, labels.table()) for name, labels in shown.items())
+    figure, tables = category_map(shown, marks=marks), {"counts": counts, "heads": heads}
+    return panels.write(figure, shown, tables, "Categories of heads", _TEXT.format(rule=_RULES[rule]))

@@ -6,7 +6,7 @@ import html
 import importlib.metadata
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,14 +18,16 @@ from mechheads._version import __version__
 from mechheads.io.text import file_sha256
 from mechheads.io.write import folder_locked, write_file
 from mechheads.messages.interrupted import until_interrupted
-from mechheads.model.load import free_memory
+from mechheads.model.load import free_memory, load as load_model
 from mechheads.plots.parts import IMAGES, save
-from mechheads.studies.study import Stages, check_folder, claim_folder, save_parts, short_hash, teller, writing
+from mechheads.results.shown import html_table, text_table
+from mechheads.studies.study import Stages, check_folder, claim_folder, save_parts, short_hash, teller
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-M = TypeVar("M")
+    from mechheads.model.model import Model
+
 R = TypeVar("R")
 Panel = tuple[str, str]
 """The short names of a model and of a data set; ``""`` if a model has one panel."""
@@ -42,10 +44,11 @@ body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-
   padding: 0 1rem; }
 h1 { font-size: 1.6rem; }
 p { max-width: 46rem; overflow-wrap: anywhere; }
-pre { background: #f6f6f6; padding: 1rem; white-space: pre-wrap; font-size: 0.85rem; }
+table { border-collapse: collapse; font-size: 0.85rem; margin: 1rem 0; }
+th, td { text-align: left; padding: 0.1rem 1rem 0.1rem 0; }
 .figure { overflow-x: auto; background: #fff; }
 @media (prefers-color-scheme: dark) {
-  body { color: #ddd; background: #181818; } pre { background: #262626; }
+  body { color: #ddd; background: #181818; }
 }
 """
 _DRAWN = (_PAGE, _FIGURE, *(f"figure.{kind}" for kind in IMAGES))
@@ -58,8 +61,8 @@ class PaperFigure:
     Attributes:
         figure: the figure.
         panels: what is drawn in each panel, as the function of ``mh.plots`` takes it.
-        tables: the numbers of all panels.
-        lines: the result in a few lines of text, and what was left out.
+        tables: the numbers of all panels by name; ``print`` shows all but those of every head or point.
+        notes: what was left out and why; of a recipe also what differs from the paper.
         files: everything that was written.
         interrupted: whether Ctrl-C ended the work; the same call goes on.
         left_out: the panels that could not be made.
@@ -68,78 +71,70 @@ class PaperFigure:
     figure: go.Figure
     panels: Mapping[str, Any]
     tables: Mapping[str, pd.DataFrame]
-    lines: tuple[str, ...]
+    notes: tuple[str, ...]
     files: tuple[Path, ...] = ()
     interrupted: bool = False
     left_out: tuple[str, ...] = ()
 
-    def summary(self) -> str:
-        """The result in a few lines of text."""
-        return "\n".join(self.lines)
-
     def __repr__(self) -> str:
         return f"<PaperFigure in {self.files[0].parent}: {', '.join(self.panels)}>"
 
+    def __str__(self) -> str:
+        lines = [line for table in _shown(self.tables) for line in (*text_table(table, choose=False), "")]
+        return "\n".join([*lines, *self.notes])
 
-@dataclass(frozen=True)
-class PanelMaker(Generic[M, R]):
-    """How panels are made.
 
-    Attributes:
-        load: loads a model, by its name and revision.
-        compute: computes the panel of a model and a data set, and saves it in a folder. Ctrl-C raises an exception.
-        read: reads what ``compute`` saved.
-        saved: the names of the files that ``compute`` writes, ledgers included.
-        tables: the names of the figure's tables.
+def _shown(tables: Mapping[str, pd.DataFrame]) -> list[pd.DataFrame]:
+    """The tables that are shown besides a figure: those of every head and of every point stay in files."""
+    return [table for name, table in tables.items() if name not in ("heads", "curves") and len(table)]
+
+
+class PanelMaker(Generic[R]):
+    """How the panels of a kind of figure are made.
+
+    ``saved`` names the files of a panel, ledgers included, and ``tables`` the tables of the figure.
     """
 
-    load: Callable[[str, str | None], M]
-    compute: Callable[[M, str, Path], R]
-    read: Callable[[Path], R]
     saved: Sequence[str]
     tables: Sequence[str]
+
+    def load(self, name: str, revision: str | None, max_memory: str | None = None) -> Model:
+        """The model of this name."""
+        return load_model(name, revision=revision, max_memory=max_memory)
+
+    def compute(self, model: Model, data: str, place: Path) -> R:
+        """Compute the panel of a model and a data set, and save it in a folder. Ctrl-C raises an exception."""
+        raise NotImplementedError
+
+    def read(self, place: Path) -> R:
+        """What ``compute`` saved."""
+        raise NotImplementedError
 
 
 @dataclass
 class Panels(Stages, Generic[R]):
-    """The panels that could be made, with notes on what was left out.
-
-    Attributes:
-        out: the folder of the figure.
-        folders: the folder of each panel.
-        results: the results of the panels that could be made.
-    """
+    """The panels that could be made, each with its folder, and notes on what was left out."""
 
     out: Path
     folders: dict[Panel, Path]
     results: dict[Panel, R] = field(default_factory=dict)
 
     def write(
-        self,
-        figure: go.Figure,
-        shown: Mapping[str, Any],
-        tables: Mapping[str, pd.DataFrame],
-        lines: list[str],
-        *,
-        title: str,
-        text: str,
+        self, figure: go.Figure, shown: Mapping[str, Any], tables: Mapping[str, pd.DataFrame], title: str, text: str
     ) -> PaperFigure:
         """Write a figure as HTML and, if a browser can draw it, as PDF, SVG and PNG; also its tables and a page.
 
-        Args:
-            shown, tables, lines: as in ``PaperFigure``, where ``shown`` is ``panels``.
-            title, text: the title of the page, and what the figure shows.
+        ``shown`` is ``PaperFigure.panels``; ``title`` and ``text`` stand above the figure.
         """
-        with writing(self.out, _DRAWN):
-            images, why = _write_images(figure, self.out)
-            lines = [*lines, *(f"Note       {note}" for note in [*self.notes, *filter(None, [why])])]
-            page = write_file(self.out / _PAGE, _page(title, text, "\n".join(lines), figure))
-            drawn = save(figure, self.out / _FIGURE)
-        files = [page, drawn, *images, *save_parts(self.out, {}, tables)]
+        images, why = _write_images(figure, self.out)
+        notes = [*self.notes, *filter(None, [why])]
+        page = write_file(self.out / _PAGE, _page(title, text, tables, notes, figure))
+        drawn = save(figure, self.out / _FIGURE)
+        files = [page, drawn, *images, *save_parts(self.out, {}, tables, self.study)]
         files += [file for panel in self.results for file in sorted(self.folders[panel].glob("*.nc"))]
         missing = [] if self.interrupted else [panel for panel in self.folders if panel not in self.results]
         left_out = tuple(", ".join(filter(None, panel)) for panel in missing)
-        return PaperFigure(figure, shown, tables, tuple(lines), tuple(files), self.interrupted, left_out)
+        return PaperFigure(figure, shown, tables, tuple(notes), tuple(files), self.interrupted, left_out)
 
 
 def compute_panels(
@@ -147,41 +142,37 @@ def compute_panels(
     models: Mapping[str, str],
     data: Mapping[str, Mapping[str, object]],
     study: Mapping[str, object],
-    work: PanelMaker[M, R],
+    work: PanelMaker[R],
 ) -> Panels[R]:
     """The panels of a figure: those in its folder as they are, the others computed and saved.
 
-    Models are loaded one after the other, and freed. One that fails is left out. After Ctrl-C, the panels so far.
-
-    Args:
-        out: the folder of the figure, in which each panel has its own, with ``study.json``.
-        models: names of the models by their short names.
-        data: what the panels of each data set are of besides the model, by the short name of the data set.
-        study: what all panels are of: the kind of figure and its settings.
+    ``models`` and ``data`` are by short names: a model's name, and what the panels of a data set are of besides it.
 
     Raises:
         ValueError: if a folder holds something else (raised before a model is loaded), or no panel could be made.
         KeyboardInterrupt: after Ctrl-C, if no panel is finished.
     """
     studies = {
-        (model, one): _texts({**study, "model": name, **_state(name), **about, **_versions()})
+        (model, one): {
+            key: str(value) for key, value in {**study, "model": name, **_state(name), **about, **_versions()}.items()
+        }
         for model, name in models.items()
         for one, about in data.items()
     }
     Path(out).mkdir(parents=True, exist_ok=True)
     with folder_locked(out):
-        panels = Panels[R](Path(out), {panel: Path(out, *map(_file_name, panel)) for panel in studies})
+        folders = {panel: Path(out, *map(_file_name, panel)) for panel in studies}
+        panels = Panels[R](Path(out), folders, study={"study": str(study["study"])})
         for panel, about in studies.items():
-            check_folder(panels.folders[panel], about, work.saved)
-        tables = (f"{name}.csv" for name in work.tables)
-        claim_folder(out, {"study": str(study["study"])}, (*_DRAWN, *tables, PRINTED))
+            check_folder(folders[panel], about, work.saved)
+        claim_folder(out, panels.study, (*_DRAWN, *(f"{name}.csv" for name in work.tables), PRINTED))
         return _computed(panels, models, studies, work)
 
 
 def _computed(
-    panels: Panels[R], models: Mapping[str, str], studies: Mapping[Panel, Mapping[str, str]], work: PanelMaker[M, R]
+    panels: Panels[R], models: Mapping[str, str], studies: Mapping[Panel, Mapping[str, str]], work: PanelMaker[R]
 ) -> Panels[R]:
-    """The panels, once their folders are known to be theirs; see ``compute_panels``."""
+    """The panels, once their folders are known to be theirs; models are loaded one after the other, and freed."""
     say, out = teller(), panels.out
     for panel, folder in panels.folders.items():
         with suppress(ValueError, FileNotFoundError):  # it is damaged, or not there yet
@@ -198,8 +189,7 @@ def _computed(
                 title = ", ".join(filter(None, panel))
                 with panels.or_left_out(title), panels.stage(title):
                     claim_folder(panels.folders[panel], studies[panel], work.saved)
-                    with writing(panels.folders[panel], work.saved):
-                        panels.results[panel] = work.compute(model, panel[1], panels.folders[panel])
+                    panels.results[panel] = work.compute(model, panel[1], panels.folders[panel])
                 done = f"{todo.index(panel) + 1} of {len(todo)} panels are done; Ctrl-C keeps them"
                 say("; ".join([*panels.notes[told:], done]))
                 told = len(panels.notes)
@@ -224,12 +214,15 @@ def joined(parts: Iterable[tuple[Mapping[str, Any], pd.DataFrame]]) -> pd.DataFr
     return pd.concat(tables, ignore_index=True)
 
 
-def short_names(names: str | Path | Sequence[str | Path], argument: str) -> dict[str, str]:
-    """Names of models or data sets by short names; files and folders have full paths, and their own names are short.
+def short_names(names: Any, argument: str) -> dict[str, Any]:
+    """Models or data sets by short names: files by their own, with full paths; a mapping as it is.
 
     Raises:
         ValueError: naming the argument, if there are none, or one is repeated or not a name.
     """
+    if isinstance(names, Mapping):
+        check_different([*names], argument)
+        return dict(names)
     listed: list[Any] = [names] if isinstance(names, (str, Path)) else list(names)
     if strange := [one for one in listed if not isinstance(one, (str, Path))]:
         raise ValueError(f"{argument} contains a {type(strange[0]).__name__}; give names, folders or files")
@@ -269,10 +262,6 @@ def _split_revision(name: str) -> tuple[str, str | None]:
     return base, revision
 
 
-def _texts(about: Mapping[str, object]) -> dict[str, str]:
-    return {name: str(value) for name, value in about.items()}
-
-
 def _file_name(name: str) -> str:
     """A name that any file system takes."""
     return re.sub(r"[^\w.@-]+", "_", name).strip("._")
@@ -301,22 +290,19 @@ def _short(name: str) -> str:
     return path.name if path.is_dir() else path.stem
 
 
-def _page(title: str, text: str, summary: str, figure: go.Figure) -> str:
-    """A page that shows a figure and needs no network.
-
-    Args:
-        text: what the figure shows.
-        summary: the result in a few lines, above the figure.
-    """
+def _page(title: str, text: str, tables: Mapping[str, pd.DataFrame], notes: Iterable[str], figure: go.Figure) -> str:
+    """A page that shows a figure below its tables, and needs no network."""
     from plotly.offline import get_plotlyjs
 
     drawn = figure.to_html(full_html=False, include_plotlyjs=False, config={"displaylogo": False})
+    shown = "".join(html_table(table, choose=False) for table in _shown(tables))
+    told = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{html.escape(title)}</title>'
         f"<style>{_STYLE}</style><script>{get_plotlyjs()}</script></head><body>"
-        f"<h1>{html.escape(title)}</h1><pre>{html.escape(summary)}</pre>"
-        f'<p>{html.escape(text)}</p><div class="figure">{drawn}</div></body></html>'
+        f"<h1>{html.escape(title)}</h1><p>{html.escape(text)}</p>{shown}{told}"
+        f'<div class="figure">{drawn}</div></body></html>'
     )
 
 

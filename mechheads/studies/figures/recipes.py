@@ -17,7 +17,6 @@ from mechheads.studies.figures.categories import categories_figure
 from mechheads.studies.figures.panels import PRINTED, ModelNames, PaperFigure
 from mechheads.studies.figures.roles import roles_figure
 from mechheads.studies.figures.safety import safety_figure
-from mechheads.studies.study import writing
 
 _DIMENSIONS: dict[str, list[str]] = {
     "categories": ["model", "relation"],
@@ -128,19 +127,9 @@ def recipe_figure(
         raise ValueError(f"workers is {workers!r}, but this figure only reads weights; leave workers out")
     folder = Path(recipe if out is None else out)
     made = draw(asked.models if models is None else models, **settings, out=folder, quick=quick)
-    lines = [f"Paper      {asked.paper}", *made.lines, *(f"Differs    {what}" for what in asked.differs)]
+    made = replace(made, notes=(asked.paper, *asked.differs, *made.notes))
     compared = asked.compare(made)
     if not len(compared):
-        return replace(made, lines=tuple(lines))
-    with writing(folder, [PRINTED]):
-        write_csv(compared, folder / PRINTED)
-    lines.append(
-        f"Printed    {len(compared)} numbers of the paper differ from these by "
-        f"{compared['difference'].abs().mean():.2g} on average; see {PRINTED}"
-    )
-    return replace(
-        made,
-        lines=tuple(lines),
-        tables={**made.tables, "printed": compared},
-        files=(*made.files, folder / PRINTED),
-    )
+        return made
+    write_csv(compared, folder / PRINTED)
+    return replace(made, tables={**made.tables, "printed": compared}, files=(*made.files, folder / PRINTED))

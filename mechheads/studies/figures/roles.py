@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-
 from mechheads.gating import FitSettings, Gates, fit_gates, head_roles, role_curve
 from mechheads.gating.shipped import needs_model, task_of
-from mechheads.io.rows import Where
+from mechheads.gating.task import Task, some_items
+from mechheads.ledger.key import mark
 from mechheads.limits import current, settings
 from mechheads.messages.arguments import AboveZero, Positive, Within, checked
-from mechheads.messages.interrupted import stop_if
-from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.model.sources.default import DEFAULT_MODEL
 from mechheads.plots.curves import curves as draw_curves
@@ -28,7 +25,7 @@ from mechheads.studies.figures.panels import (
     joined,
     short_names,
 )
-from mechheads.studies.study import remove_ledger
+from mechheads.studies.study import finished, remove_files
 
 _QUICK: dict[str, int] = {"seeds": 2, "updates": 20, "n": 40, "most": 20}
 _QUICK_FIT: dict[str, Any] = {"batch": 8, "fit": FitSettings(lr=(0.3, 0.03), lr_regularised=(0.5, 0.05))}
@@ -40,10 +37,48 @@ _TEXT = (
 )
 
 
+Tasks = str | Path | Sequence[str | Path] | Mapping[str, Task]
+
+
+class _Roles(PanelMaker[tuple[Gates, Curves]]):
+    saved, tables = ("gates.nc", "curves.nc", "gates.ledger"), ("shares", "curves", "heads")
+
+    def __init__(self, tasks: Mapping[str, Any], n: int | None, most: int, quick: bool, **fit: Any) -> None:
+        self.tasks, self.n, self.most, self.quick, self.fit, self.draws = tasks, n, most, quick, fit, 5
+        if quick:
+            self.fit = {name: min(given, _QUICK[name]) for name, given in fit.items()} | _QUICK_FIT
+            self.most, self.draws = min(most, _QUICK["most"]), 2
+        self.fit["seeds"] = range(current().seed * self.fit["seeds"], (current().seed + 1) * self.fit["seeds"])
+
+    def task(self, name: str, model: Model | None = None) -> Task:
+        """The items of a task, by its short name."""
+        given, seed = self.tasks[name], current().seed
+        if not isinstance(given, Task):
+            return task_of(given, model=model, n=self.n, seed=seed)
+        return given if self.n is None else some_items(given, self.n, seed)
+
+    def compute(self, model: Model, data: str, place: Path) -> tuple[Gates, Curves]:
+        """A ledger in the folder keeps an interrupted fit."""
+        task = self.task(data, model)
+        if self.quick and len(task) > _QUICK["n"]:
+            task = some_items(task, _QUICK["n"], current().seed)
+        fitted_on, tried_on = task.split(0.8)
+        with settings(store=place / "gates.ledger"):
+            gates = finished(fit_gates(model, fitted_on, **self.fit))
+        curves = finished(role_curve(model, tried_on, gates, counts=self.most, draws=self.draws))
+        gates.save(place / "gates.nc")
+        curves.save(place / "curves.nc")
+        remove_files(place, ["gates.ledger"])
+        return gates, curves
+
+    def read(self, place: Path) -> tuple[Gates, Curves]:
+        return Gates.load(place / "gates.nc"), Curves.load(place / "curves.nc")
+
+
 @checked
 def roles_figure(
     models: ModelNames = None,
-    tasks: str | Path | Sequence[str | Path] = ("syntax", "common_sense", "math"),
+    tasks: Tasks = ("syntax", "common_sense", "math"),
     *,
     out: str | Path = "roles-figure",
     seeds: Positive = 10,
@@ -52,8 +87,6 @@ def roles_figure(
     most: Positive = 50,
     symlog: AboveZero | None = None,
     quick: bool = False,
-    columns: Mapping[str, str] | None = None,
-    where: Where | None = None,
 ) -> PaperFigure:
     """Curves that test the roles of heads, tasks by models, as in the causal head gating paper (arXiv 2505.13737).
 
@@ -65,80 +98,34 @@ def roles_figure(
     Args:
         models: as in ``mh.studies.categories_figure``.
         tasks: names of ``mh.gating.load_task``, and files whose columns are called ``prompt``, ``target`` and, if there
-            is one, ``cluster``.
+            is one, ``cluster``; or ``mh.Task`` by name.
         out: the folder for the figure and its numbers, with a folder for each panel.
         seeds, updates: as in ``mh.fit_gates``.
         n: the number of items of each task; ``None`` for all.
         most: the largest number of heads to gate off.
         symlog: as in ``mh.plots.curves``; 1 in the paper's figure.
         quick: at most 2 seeds, 20 larger updates of 8 items, 40 items and 20 heads, for a first look.
-        columns: the columns of files that hold ``prompt``, ``target`` and ``cluster``, if they have other names.
-        where: the rows of files to take, as in ``mh.gating.load_task``.
 
     Raises:
         ValueError, KeyboardInterrupt: as in ``mh.studies.categories_figure``.
     """
     names = short_names(DEFAULT_MODEL if models is None else models, "models")
-    paths = short_names(tasks, "tasks")
-    taken = {**(columns or {}), **({} if where is None else {"where": where})}
-    for name in paths.values():
-        if not needs_model(name):
-            task_of(name, taken, n=n, seed=current().seed)
-    asked = {"seeds": seeds, "updates": updates, "n": n, "most": most, "quick": quick} | taken
-    fit: dict[str, Any] = {"seeds": seeds, "updates": updates}
-    seed = current().seed
-    draws = 5
-    if quick:
-        fit = {name: min(given, _QUICK[name]) for name, given in fit.items()} | _QUICK_FIT
-        most, draws = min(most, _QUICK["most"]), 2
-    fit["seeds"] = range(seed * fit["seeds"], (seed + 1) * fit["seeds"])
-
-    def compute(model: Model, title: str, place: Path) -> tuple[Gates, Curves]:
-        """A ledger in the folder keeps an interrupted fit."""
-        task = task_of(paths[title], taken, model=model, n=n, seed=seed)
-        if quick and len(task) > _QUICK["n"]:
-            task = task.items(np.random.default_rng(seed).permutation(len(task))[: _QUICK["n"]].tolist())
-        fitted_on, tried_on = task.split(0.8)
-        ledger = place / "gates.ledger"
-        with settings(store=ledger):
-            gates = fit_gates(model, fitted_on, **fit)
-        stop_if(gates.interrupted)
-        curves = role_curve(model, tried_on, gates, counts=most, draws=draws)
-        stop_if(curves.interrupted)
-        gates.save(place / "gates.nc")
-        curves.save(place / "curves.nc")
-        remove_ledger(place, ledger.name)
-        return gates, curves
-
-    panels = compute_panels(
-        out,
-        names,
-        {title: {"task": name, **file_hashes([name])} for title, name in paths.items()},
-        {"study": "figure of roles", "seed": seed, **asked},
-        PanelMaker(
-            lambda name, revision: load(name, revision=revision),
-            compute,
-            lambda place: (Gates.load(place / "gates.nc"), Curves.load(place / "curves.nc")),
-            saved=("gates.nc", "curves.nc", "gates.ledger"),
-            tables=("curves", "heads", "shares"),
-        ),
-    )
+    given = short_names(tasks, "tasks")
+    asked: dict[str, Any] = {"seeds": seeds, "updates": updates, "n": n, "most": most, "quick": quick}
+    work = _Roles(given, **asked)
+    data: dict[str, dict[str, Any]] = {}
+    for short, task in given.items():
+        if isinstance(task, Task) or not needs_model(task):
+            work.task(short)
+        data[short] = {"task": mark(task, "task")} if isinstance(task, Task) else {"task": task, **file_hashes([task])}
+    panels = compute_panels(out, names, data, {"study": "figure of roles", "seed": current().seed, **asked}, work)
     shown: dict[str, dict[str, Curves]] = {}
-    curves, heads, shares, lines = [], [], [], []
+    curves, heads, shares = [], [], []
     for (name, task), (gates, changes) in panels.results.items():
         shown.setdefault(task, {})[name] = changes
         roles, about = head_roles(gates), {"model": name, "task": task}
         curves.append((about, changes.table))
         heads.append((about, roles.to_dataframe()))
         shares.append((about, roles.shares()))
-        always = ", ".join(f"{role} {share:.1%}" for role, share in roles.always().items())
-        lines.append(f"{name}, {task}: {always} of heads in every seed")
-    tables = {"curves": joined(curves), "heads": joined(heads), "shares": joined(shares)}
-    return panels.write(
-        draw_curves(shown, symlog=symlog),
-        shown,
-        tables,
-        lines,
-        title="Roles of heads",
-        text=_TEXT,
-    )
+    tables = {"shares": joined(shares), "curves": joined(curves), "heads": joined(heads)}
+    return panels.write(draw_curves(shown, symlog=symlog), shown, tables, "Roles of heads", _TEXT)

@@ -12,16 +12,14 @@ import pandas as pd
 from mechheads.interventions.basic import InterventionName
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive, check_known, checked
-from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.model.sources.default import REFUSING_MODEL
 from mechheads.plots.safety_map import NAMES, SYMBOLS, heads_title, safety_grid
-from mechheads.results.kinds import refused_of
-from mechheads.results.shown import head_names, ranks
+from mechheads.results.shown import ranks
 from mechheads.safety.heads.ablations import PAPER_KINDS, ablation_of
 from mechheads.safety.heads.safety_heads import SafetyHeads, ShipsScore, compare_ablations
 from mechheads.safety.requests.prompts import Template
-from mechheads.safety.requests.requests import Where, load_requests
+from mechheads.safety.requests.requests import load_requests
 from mechheads.studies.figures.panels import (
     ModelNames,
     Panel,
@@ -32,7 +30,7 @@ from mechheads.studies.figures.panels import (
     joined,
     short_names,
 )
-from mechheads.studies.study import short_hash, stop_if_partial
+from mechheads.studies.study import finished, short_hash
 
 _QUICK = 8
 """Requests of each set in a first look."""
@@ -48,22 +46,36 @@ _TEXT = (
     "heads here too, so they are called safety heads only if the model was seen to refuse. Hover over a marker to see "
     "scores, intervals and how often the head is among the first {k} when the requests are resampled."
 )
-_NAMED = 5
-"""Heads of each ranking that the summary names."""
-
-
+Requests = str | Path | Sequence[str | Path] | Mapping[str, Sequence[str]]
 _Results = Mapping[Panel, Mapping[str, SafetyHeads]]
 _Drawn = tuple[dict[str, dict[str, SafetyHeads]], dict[str, str], str]
 """Panels by name, a heading for each, and the title of the figure."""
 
 
+class _Safety(PanelMaker[dict[str, SafetyHeads]]):
+    tables = ("refused", "top", "heads")
+
+    def __init__(self, texts: Mapping[str, Sequence[str]], ablations: Sequence[InterventionName], **asked: Any) -> None:
+        self.texts, self.ablations, self.asked = texts, ablations, asked
+        self.saved = [f"{ablation}.nc" for ablation in ablations]
+
+    def compute(self, model: Model, data: str, place: Path) -> dict[str, SafetyHeads]:
+        found = compare_ablations(model, self.texts[data], ablations=self.ablations, **self.asked)
+        for scores in found.values():
+            finished(scores)
+        for ablation, scores in found.items():
+            scores.save(place / f"{ablation}.nc")
+        return found
+
+    def read(self, place: Path) -> dict[str, SafetyHeads]:
+        return {ablation: SafetyHeads.load(place / f"{ablation}.nc") for ablation in self.ablations}
+
+
 @checked
 def safety_figure(
     models: ModelNames = None,
-    requests: str | Path | Sequence[str | Path] = "harmful",
+    requests: Requests = "harmful",
     *,
-    column: str | None = None,
-    where: Where | None = None,
     out: str | Path = "safety-figure",
     by: Layout = "requests",
     score: Literal["ships", "generalized"] = "ships",
@@ -81,8 +93,8 @@ def safety_figure(
 
     Args:
         models: as in ``mh.studies.categories_figure``; by default, ``"smollm2-135m-refusal"``.
-        requests: sets of requests, as ``mh.safety.load_requests`` takes them: names such as ``"AdvBench"``, or files.
-        column, where: what is taken of files, as in ``mh.safety.load_requests``.
+        requests: names such as ``"AdvBench"`` and files, as ``mh.safety.load_requests`` takes them; or texts by the
+            names of sets.
         out: the folder for the figure and its numbers, with a folder for each panel.
         by: ``"requests"``: a panel for each model and set of requests, with a marker for each ablation.
             ``"ablation"``: a panel for each ablation and set of requests, with a marker for each model.
@@ -95,7 +107,6 @@ def safety_figure(
         ValueError, KeyboardInterrupt: as in ``mh.studies.categories_figure``; and if there are more models or ablations
             than markers.
     """
-    seed = current().seed
     names = short_names(REFUSING_MODEL if models is None else models, "models")
     sets = short_names(requests, "requests")
     _check(ablations)
@@ -105,70 +116,46 @@ def safety_figure(
             'choose by="requests"'
         )
     ranking, does = _SCORES[score]
-    texts = {short: list(load_requests(name, column=column, where=where).texts) for short, name in sets.items()}
+    texts = {
+        short: list(load_requests(given).texts if isinstance(given, (str, Path)) else given)
+        for short, given in sets.items()
+    }
     if quick:
         texts = {short: few[:: ceil(len(few) / _QUICK)] for short, few in texts.items()}
-
-    def compute(model: Model, data: str, place: Path) -> dict[str, SafetyHeads]:
-        found = compare_ablations(model, texts[data], k, ablations=ablations, score=ranking, template=template)
-        for scores in found.values():
-            stop_if_partial(scores)
-        for ablation, scores in found.items():
-            scores.save(place / f"{ablation}.nc")
-        return found
-
+    asked: dict[str, Any] = {"ablations": list(ablations), "score": ranking, "k": k, "template": template}
     panels = compute_panels(
         out,
         names,
-        {short: {"requests": name, "texts": short_hash(texts[short])} for short, name in sets.items()},
-        {
-            "study": "figure of safety heads",
-            "ablations": list(ablations),
-            "score": ranking,
-            "k": k,
-            "template": template,
-            "seed": seed,
-        },
-        PanelMaker(
-            lambda name, revision: load(name, revision=revision),
-            compute,
-            lambda place: {ablation: SafetyHeads.load(place / f"{ablation}.nc") for ablation in ablations},
-            saved=[f"{ablation}.nc" for ablation in ablations],
-            tables=("heads", "top"),
-        ),
+        {short: {"requests": short, "texts": short_hash(texts[short])} for short in sets},
+        {"study": "figure of safety heads", "seed": current().seed, **asked},
+        _Safety(texts, **asked),
     )
     several = len(sets) > 1
     shown, headings, title = (_by_requests if by == "requests" else _by_ablation)(panels.results, list(sets), k)
     whole = len(panels.results) == len(names) * len(sets)
     columns = len(sets) if by == "requests" else len(ablations)
-    return panels.write(
-        safety_grid(
-            {headings[name]: panel for name, panel in shown.items()},
-            k=k,
-            title=title,
-            columns=columns if several and whole else None,
-        ),
-        shown,
-        *_numbers(panels.results, several, k),
-        title="Heads that answers to requests depend on",
-        text=_TEXT.format(k=k, does=does, marked="ablation" if by == "requests" else "model"),
+    figure = safety_grid(
+        {headings[name]: panel for name, panel in shown.items()},
+        k=k,
+        title=title,
+        columns=columns if several and whole else None,
     )
+    text = _TEXT.format(k=k, does=does, marked="ablation" if by == "requests" else "model")
+    return panels.write(figure, shown, _numbers(panels.results, k), "Heads that answers to requests depend on", text)
 
 
-def _numbers(results: _Results, several: bool, k: int) -> tuple[dict[str, pd.DataFrame], list[str]]:
-    """The tables of a figure, and its lines of text."""
-    heads, top, lines = [], [], []
+def _numbers(results: _Results, k: int) -> dict[str, pd.DataFrame]:
+    """The tables of a figure."""
+    heads, top, refused = [], [], []
     for (model, data), found in results.items():
-        name = f"{model}, {data}" if several else model
-        if told := refused_of(next(iter(found.values())).provenance.get("refused")):
-            lines.append(f"{name}: {told}")
+        if counted := next(iter(found.values())).provenance.get("refused"):
+            refused.append({"model": model, "requests": data, "refused": counted["n"], "of": counted["of"]})
         for ablation, scores in found.items():
             about = {"model": model, "requests": data, "ablation": ablation}
             heads.append((about, scores.to_dataframe()))
             first = scores.top(k)
             top.append(({**about, "rank": ranks(first["score"])}, first))
-            lines.append(f"{name}, {ablation}: {', '.join(head_names(first.head(_NAMED)))}")
-    return {"heads": joined(heads), "top": joined(top)}, lines
+    return {"refused": pd.DataFrame(refused), "top": joined(top), "heads": joined(heads)}
 
 
 def _by_requests(results: _Results, sets: Sequence[str], k: int) -> _Drawn:
