@@ -112,7 +112,11 @@ class Evaluator:
         self._rows = [slice(start, start + step) for start in range(0, len(self.mask), step)]
         self._shared: dict[int, dict[str, Tensor]] = {}
         self._kept = self._read(self.base_states[self._rows[0]]) if len(self._rows) == 1 else None
-        self._base = self.value(self.base_states[None])[0]
+        if self._kept is None:
+            self._base = self.value(self.base_states[None])[0]
+        else:
+            context = self._kept, self._tokens, self.mask, self._shared.setdefault(0, {})
+            self._base = self._of_copies(self._kept[None].clone(), *context)[0].double()
         self.base_value = self._finite(self._base, "the unchanged run")
 
     def __call__(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[np.ndarray, "copy prompt"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,7 +87,6 @@ def describe_given(held: Held) -> dict[str, dict[str, str]]:
 _MUCH_MORE_LIKELY = 10.0
 _SHOWN = 3
 _PROMPT_SHOWN = 60
-_LOGITS_AT_ONCE = 2**22
 
 
 class AnswerWarning(UserWarning):
@@ -105,20 +105,19 @@ def warn_of_answers(job: Job) -> None:
     columns = torch.stack([tokens.answer, tokens.answer if tokens.wrong is None else tokens.wrong, spaced], dim=1)
     at, mask = read_positions(job.spec.metric, clean.tokens)
     final = clean.final_at(at.gather(1, mask.sum(1, keepdim=True) - 1))[:, 0]
-    size = max(1, _LOGITS_AT_ONCE // job.model.d_vocab)
-    parts = zip(final.split(size), moved(columns, job.at.device).split(size), strict=True)
-    found = [job.model.unembed(some).float().softmax(-1).gather(-1, wanted) for some, wanted in parts]
-    right, wrong, with_space = torch.cat(found).cpu().unbind(1)
+    some, index = moved(columns, job.at.device).unique(return_inverse=True)
+    logits = job.backend.unembed(final, tokens=some).gather(1, index).cpu()
+    right, wrong, with_space = logits.unbind(1)
     prompts = ["".join(strings)[-_PROMPT_SHOWN:] for strings in tokens.strings]
-    if (no_space := with_space > _MUCH_MORE_LIKELY * right).any():
-        shown = _shown(no_space, prompts, (spaced, with_space), (tokens.answer, right), tokenizer)
+    if (no_space := with_space - right > math.log(_MUCH_MORE_LIKELY)).any():
+        shown = _shown(job, no_space, final, prompts, (spaced, tokens.answer))
         warn(
             f"answer: the token with a leading space is much more likely for {shown}. Write answers exactly as they "
             'continue the prompt, such as answer=[" Paris"]',
             AnswerWarning,
         )
     if "wrong" in job.answers and tokens.wrong is not None and (prefers := wrong > right).any():
-        shown = _shown(prefers, prompts, (tokens.wrong, wrong), (tokens.answer, right), tokenizer)
+        shown = _shown(job, prefers, final, prompts, (tokens.wrong, tokens.answer))
         warn(
             f"the clean run prefers `wrong` to `answer` for {shown}. Leave these prompts out, or check "
             "answer= and wrong=",
@@ -137,15 +136,16 @@ def _with_space(answer: Int[Tensor, " prompt"], tokenizer: Any) -> Int[Tensor, "
 
 
 def _shown(
-    which: Tensor, prompts: list[str], more: tuple[Tensor, Tensor], less: tuple[Tensor, Tensor], tokenizer: Any
+    job: Job, which: Tensor, final: Float[Tensor, "prompt d_model"], prompts: list[str], tokens: Sequence[Tensor]
 ) -> str:
     """How many prompts, and for the first few both tokens with their probabilities."""
 
     def lines() -> Iterator[str]:
         for index in which.nonzero()[:_SHOWN, 0].tolist():
-            texts = token_strings([int(ids[index]) for ids, _ in (more, less)], tokenizer)
-            said = [f"{text!r} {float(p[index]):.2g}" for text, (_, p) in zip(texts, (more, less), strict=True)]
-            yield f"{prompts[index]!r} ({' against '.join(said)})"
+            ids = [int(each[index]) for each in tokens]
+            p = job.backend.unembed(final[index]).float().softmax(-1)[ids].tolist()
+            said = zip(token_strings(ids, job.model.tokenizer), p, strict=True)
+            yield f"{prompts[index]!r} ({' against '.join(f'{text!r} {share:.2g}' for text, share in said)})"
 
     n = int(which.sum())
     rest = f" and {n - _SHOWN} more" if n > _SHOWN else ""
