@@ -82,7 +82,16 @@ class BridgeBackend(Backend):
     def _logits_of(
         self, model: Any, ids: Int[Tensor, "batch pos"], at: Sequence[int] | None
     ) -> Float[Tensor, "batch position d_vocab"]:
-        return moved(logits_of(self.module.original_model if model is None else model, ids, at), self.devices.home)
+        own = self.module.original_model if model is None else model
+        try:
+            logits = logits_of(own, ids, at)
+        except RuntimeError:  # of OLMo, TransformerLens rotates q and k into float32, also in half precision
+            fused = [attention.change() for attention in self._fused if attention is not None and attention.serves]
+            if model is not None or not fused:
+                raise
+            with self.changes.made(fused):
+                logits = logits_of(own, ids, at)
+        return moved(logits, self.devices.home)
 
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
         return self.module.adapter.apply_output_logits_transform(logits)

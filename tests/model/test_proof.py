@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 import mechheads as mh
 from benchmarks.differential.changes import CHANGES, NotThere
@@ -22,6 +23,7 @@ from mechheads.interventions.new_z import HeadChange
 from mechheads.model.proof import NotProved, apart
 from support.levels import few
 from support.texts import CLEAN, PAIRS
+from support.tiny_families import build
 
 HEADS = [(0, 1), (1, 0), (2, 3)]
 
@@ -245,6 +247,21 @@ def test_in_half_precision_a_prompt_that_others_round_is_proved_alone(
         return
     with pytest.raises(NotProved, match="the cached run of prompt"):
         model.cache(CLEAN)
+
+
+def test_what_transformerlens_rotates_into_float32_runs_in_half_precision(tmp_path: Path) -> None:
+    build("olmo", tmp_path)
+    kl = mh.ablate(mh.load(tmp_path, dtype=torch.bfloat16), CLEAN, heads="L0H1", intervention="zero").values
+    wide = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    out = wide.model.layers[0].self_attn.o_proj
+    d_head = out.in_features // wide.config.num_attention_heads
+    zero = torch.ones(out.in_features).index_fill(0, torch.arange(d_head, 2 * d_head), 0)
+    ids = [torch.tensor([row]) for row in mh.load(tmp_path).cache(CLEAN).tokens.unpadded]
+    with torch.no_grad():
+        p = torch.cat([wide(row).logits[:, -1].log_softmax(-1) for row in ids])
+        out.register_forward_pre_hook(lambda module, given: (given[0] * zero,))
+        q = torch.cat([wide(row).logits[:, -1].log_softmax(-1) for row in ids])
+    np.testing.assert_allclose(kl.values[0, 1], (p.exp() * (p - q)).sum(-1).numpy(), rtol=0.1)
 
 
 TASK = mh.Task(["The capital of France is", "Two and two make"], [" Paris", " four"])
