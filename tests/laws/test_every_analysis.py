@@ -66,6 +66,7 @@ class Steps:
         self._depth += (code is BEGINS) - (code is ENDS)
         if code not in self._counts:
             in_package = code.co_filename.startswith(PACKAGE) and "messages" not in code.co_filename
+            in_package &= not code.co_name.endswith("comp>")  # Python 3.12 no longer calls these
             self._counts[code] = in_package and not code.co_flags & inspect.CO_GENERATOR  # one may be closed unseen
         if self._counts[code]:
             self.calls += 1

@@ -144,6 +144,7 @@ MORE: dict[str, Analysis] = {
     "contribution": _A(
         lambda model: mh.safety.refusal_contribution(model, CLEAN[:2], CORRUPTED[:2], heads=_CIRCUIT, template="bare"),
         _REST,
+        0.97,
         read="values",
     ),
     "sahara": _A(lambda model: mh.safety.sahara(model, CLEAN, 2, heads=_CIRCUIT, template="bare"), _REST),
