@@ -14,6 +14,14 @@ _PATTERN = re.compile(r"[Ll](\d+)[Hh](\d+)")
 _MLP = re.compile(r"[Ll](\d+)\.mlp")
 
 
+class WrongHead(ValueError):
+    """What names no head, or none of a model; an analysis adds its own name and the argument."""
+
+    def __init__(self, message: str, head: object = None) -> None:
+        super().__init__(message)
+        self.head = head
+
+
 @dataclass(frozen=True, order=True)
 class HeadId:
     """One attention head. Layers and heads count from zero: layer 9, head 6 prints as ``L9H6``.
@@ -48,7 +56,7 @@ class HeadId:
             return cls(int(head[0]), int(head[1]))
         numbers = re.findall(r"\d+", head) if isinstance(head, str) else []
         meant = f' Did you mean "L{numbers[0]}H{numbers[1]}"?' if len(numbers) == 2 else ""
-        raise ValueError(f'head {head!r} is not a head; write "L9H6", (9, 6) or HeadId(9, 6).{meant}')
+        raise WrongHead(f'head {head!r} is not a head; write "L9H6", (9, 6) or HeadId(9, 6).{meant}', head)
 
 
 HeadLike = HeadId | str | tuple[int, int]
@@ -69,9 +77,8 @@ def check_head(head: HeadLike, n_layers: int, n_heads: int) -> HeadId:
     if parsed.layer >= n_layers or parsed.head >= n_heads:
         swapped = parsed.head < n_layers and parsed.layer < n_heads
         meant = f'. Did you mean "L{parsed.head}H{parsed.layer}"?' if swapped else ""
-        raise ValueError(
-            f"head {parsed} is out of range: this model has layers 0..{n_layers - 1} with heads 0..{n_heads - 1}{meant}"
-        )
+        sizes = f"layers 0..{n_layers - 1} with heads 0..{n_heads - 1}"
+        raise WrongHead(f"head {parsed} is out of range: this model has {sizes}{meant}", head)
     return parsed
 
 

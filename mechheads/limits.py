@@ -13,6 +13,7 @@ from contextlib import ContextDecorator, contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from numbers import Real
 from os import PathLike
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
@@ -24,11 +25,11 @@ def budget_bytes(budget: int | str | None, name: str = "budget") -> int:
     """A memory budget in bytes, from a number, ``"2 GB"``, or None for the default of 4 GB."""
     if budget is None:
         return DEFAULT_BUDGET
-    size: float = -1
+    size: Any = -1
     if isinstance(budget, str):
         if match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]B)?\s*", budget.upper()):
             size = float(match[1]) * _UNITS[match[2] or ""]
-    else:
+    elif isinstance(budget, Real):
         size = budget
     if not 1 <= size < float("inf"):
         raise ValueError(f'{name} is {budget!r}; give a number of bytes or a text such as "2 GB"')

@@ -32,6 +32,7 @@ from mechheads.interventions.basic import (
     site_of,
 )
 from mechheads.interventions.new_z import Finite, first_change, new_z
+from mechheads.io.text import entries
 from mechheads.ledger.key import NO_STORE, Store
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits, current, show_bytes
@@ -320,7 +321,7 @@ def prepare(model: Model, prompts: AnyPrompts, *, sites: Sequence[str] = ("z",))
     ('activation patching of z, denoising', 'path patching to final, noising')
     """
     runs, limits = CachedRuns(model, prompts), current().limits.in_one_process
-    kept = tuple(dict.fromkeys(("z", *_resumed(model), *sites)))
+    kept = tuple(dict.fromkeys(("z", *_resumed(model), *entries(sites, "sites", "names"))))
     on_disk = runs.bytes(dict.fromkeys(runs.tokens, kept)) > limits.memory
     for run in runs.both(dict.fromkeys(runs.tokens, kept), limits, on_disk):
         run.check_finite()

@@ -15,7 +15,7 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Float, Int
 
-from mechheads.messages.arguments import AboveZero, NotNegative, Within, check_arguments
+from mechheads.messages.arguments import AboveZero, NotNegative, Within, check_arguments, checked
 from mechheads.results.dataset import SCHEMA_VERSION, read, text_array, write_netcdf
 from mechheads.results.kinds import KINDS
 from mechheads.results.scores import HeadScores
@@ -259,12 +259,14 @@ class Gates(TableResult):
             provenance=self.provenance,
         )
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Save everything to a netCDF file, and return its path; no file is left half written."""
         write_netcdf(self.dataset, Path(path))
         return Path(path)
 
     @classmethod
+    @checked
     def load(cls, path: str | Path) -> Gates:
         """Load a file that ``save`` wrote.
 

@@ -34,6 +34,7 @@ from mechheads.interventions.basic import (
     site_of,
 )
 from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks
+from mechheads.io.text import described, entries
 from mechheads.limits import Limits, current
 from mechheads.messages.arguments import Positive, Within, check_arguments, did_you_mean
 from mechheads.messages.interrupted import until_interrupted
@@ -100,10 +101,7 @@ def heads_off(model: Model, off: Off) -> tuple[HeadId, ...]:
         raise ValueError("off is None; give a list of heads, or leave it out to turn none off")
     if not isinstance(off, str) and isinstance(off, Sized) and not len(off):
         return ()
-    try:
-        return check_heads(off, model.n_layers, model.n_heads)
-    except ValueError as error:
-        raise ValueError(f"off: {error}") from error
+    return check_heads(off, model.n_layers, model.n_heads)
 
 
 def _adding(model: Model, layer: int, direction: Tensor) -> Any:
@@ -376,9 +374,7 @@ def generate(
     >>> " Paris" in without.texts[0]
     False
     """
-    known = model.model.hook_dict
-    if unknown := [name for name, _ in hooks if name not in known]:
-        raise ValueError(f"hooks: the model has no hook {unknown[0]!r}; Model.hook_name gives those of a head")
+    check_hooks(model, hooks)
     if stream is not None and not callable(stream):
         raise ValueError(f"stream is {stream!r}; give a function of the prompt's index and a piece of text")
     sampling = Sampling(max_new_tokens=sampling) if isinstance(sampling, int) else sampling
@@ -389,6 +385,15 @@ def generate(
     if not heads_off(model, off) and not steer:
         changed = _unchanged
     return replace(writer, changed=changed, stream=stream).write()[0]
+
+
+def check_hooks(model: Model, hooks: Sequence[Hook]) -> None:
+    """Check hooks that a user gives."""
+    for index, hook in enumerate(entries(hooks, "hooks", "pairs (hook name, function)")):
+        if not isinstance(hook, (tuple, list)) or len(hook) != 2 or not callable(hook[1]):
+            raise ValueError(f"hooks[{index}] is {described(hook)}; give (hook name, function of value and hook)")
+        if hook[0] not in model.model.hook_dict:
+            raise ValueError(f"hooks: the model has no hook {hook[0]!r}; Model.hook_name gives those of a head")
 
 
 @analysis

@@ -88,7 +88,7 @@ def dynamic_scores(
     (HeadId(layer=23, head=4),)
     """
     k, k_copying = usual_k(model.d_vocab, k, k_copying)
-    if isinstance(templates, str) or not templates:
+    if isinstance(templates, str) or not isinstance(templates, Sequence) or not templates:
         raise ValueError(f"templates is {templates!r}; give a list of texts that contain {{source}}")
     if wrong := [template for template in templates if template.count("{source}") != 1]:
         raise ValueError(f"templates: {wrong[0]!r} must contain {{source}} exactly once")

@@ -16,7 +16,7 @@ from typing import Any
 from mechheads.data import content, names
 from mechheads.io.rows import KINDS, Table
 from mechheads.io.text import cell_text, check_unicode, described, entries, read_json
-from mechheads.messages.arguments import check_arguments, did_you_mean
+from mechheads.messages.arguments import check_arguments, checked, did_you_mean
 from mechheads.messages.wrapped import Wrapped
 
 _NOT_GIVEN = "not given"
@@ -58,9 +58,10 @@ class WordList(Wrapped):
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise ValueError("name is empty; a word list needs a name")
-        if isinstance(self.words, str) or not all(isinstance(word, str) and word.strip() for word in self.words):
+        words = entries(self.words, "words", "words")
+        if not all(isinstance(word, str) and word.strip() for word in words):
             raise ValueError(f"words of {self.name!r} must be a list of words, not {str(self.words)[:50]!r}")
-        folded = tuple(dict.fromkeys(word.strip().casefold() for word in self.words))
+        folded = tuple(dict.fromkeys(word.strip().casefold() for word in words))
         if not folded:
             raise ValueError(f"word list {self.name!r} has no words; give at least one")
         object.__setattr__(self, "words", folded)
@@ -151,6 +152,7 @@ class Relation(Wrapped):
         object.__setattr__(self, "rivals", tuple(self.rivals))
 
     @classmethod
+    @checked
     def load(cls, name_or_path: str | Path, *, category: str | None = None, copying: bool | None = None) -> Relation:
         """Load a relation of the package by its name, or from a JSON file that holds one object with its fields.
 
@@ -170,6 +172,7 @@ class Relation(Wrapped):
         return cls(**_found(name_or_path) | {name: value for name, value in replaced.items() if value is not None})
 
     @classmethod
+    @checked
     def from_file(
         cls,
         file: str | Path,

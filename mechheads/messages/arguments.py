@@ -35,7 +35,7 @@ def _plain(name: str) -> str:
 
 def check_known(name: str, value: object, known: Any) -> None:
     """Check that an argument is one of the known names, which may be a ``Literal``; the message lists them."""
-    names: Collection[str] = get_args(known) or known
+    names: Collection[str] = [*(get_args(known) or known)]
     if value not in names:
         meant = did_you_mean(value, names)
         raise ValueError(f"{name} is {value!r}; choose one of {', '.join(map(repr, names))}.{meant}")
@@ -131,8 +131,6 @@ class _Allowed:
     def check(self, name: str, value: object) -> None:
         """Check an argument."""
         if isinstance(value, self.kinds) or (bool in self.kinds and _is_flag(value)):
-            return
-        if name == "model" and hasattr(value, "n_layers"):  # what stands in for a model
             return
         plain = value is None or isinstance(value, (str, Real))
         free = self.anything or isinstance(value, self.lists) or (bool(self.lists) and not self.names)

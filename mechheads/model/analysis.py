@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overloa
 
 import numpy as np
 
-from mechheads.heads import HeadId
+from mechheads.heads import HeadId, WrongHead
 from mechheads.limits import Budget, Workers, current, settings
 from mechheads.messages.arguments import bound, check_arguments
 from mechheads.model.backend import Backend
@@ -74,14 +74,27 @@ def analysis(function: Callable[P, R]) -> Analysis[P, R]:
             bound_as_given = dict(given.arguments)
             given.apply_defaults()
             seed = {"seed": current().seed} if current().seed else {}
-            text = call_now() or called(call, signature, bound_as_given | seed)
+            outer = call_now()
+            text = outer or called(call, signature, bound_as_given | seed)
             options = _options(signature, given.arguments) | ({"call": text} if text else {})
             run = as_here(options)(partial(in_call, options, partial(function, *args, **kwargs)))
-            return alone(backend, run) if isinstance(backend, Backend) else run()
+            try:
+                return alone(backend, run) if isinstance(backend, Backend) else run()
+            except WrongHead as error:
+                if outer:
+                    raise
+                within = next((f"{name}: " for name, value in arguments.items() if _holds(value, error.head)), "")
+                raise ValueError(f"{function.__name__}(): {within}{error}") from None
 
     call.__signature__ = shown  # type: ignore[attr-defined]
     call.__doc__ = _documented(function.__doc__)
     return cast(Analysis[P, R], call)
+
+
+def _holds(given: Any, part: object) -> bool:
+    """Whether something is what was given, or in its lists and dicts."""
+    inside = [*given, *given.values()] if isinstance(given, Mapping) else given
+    return given is part or (isinstance(inside, (list, tuple, set)) and any(_holds(each, part) for each in inside))
 
 
 def _with_options(signature: inspect.Signature) -> inspect.Signature:

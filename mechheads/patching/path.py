@@ -30,6 +30,7 @@ from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import Measured, NewValues, UnitRuns, Work, measure, taken, waves
 from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions.basic import Patch
+from mechheads.io.text import entries
 from mechheads.ledger.key import Store
 from mechheads.limits import current
 from mechheads.messages.arguments import did_you_mean
@@ -96,7 +97,7 @@ def path_patch(
     """
     inputs = resolve(model, pairs, "pairs")
     model = inputs.model
-    names = [receivers] if isinstance(receivers, str) else list(receivers)
+    names = [receivers] if isinstance(receivers, str) else [*entries(receivers, "receivers", "names")]
     group = parse_receivers(names, model)
     if len(names) > 1 and FINAL in names:
         raise ValueError(
@@ -144,7 +145,7 @@ def path_matrix(
     """
     inputs = resolve(model, pairs, "pairs")
     model = inputs.model
-    names = [receivers] if isinstance(receivers, str) else list(receivers)
+    names = [receivers] if isinstance(receivers, str) else [*entries(receivers, "receivers", "names")]
     groups = [None if receiver is None else (receiver,) for receiver in parse_receivers(names, model)]
     base, held = base_of(direction), held_by(given, model)
     spec = Spec(inputs.prompts, Patch(), as_metric(metric), senders, "all", base, normalize, held=held)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mechheads.io.write import write_file
-from mechheads.messages.arguments import check_known
+from mechheads.messages.arguments import check_known, checked
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -300,6 +300,7 @@ _BROWSER = (
 )
 
 
+@checked
 def save(figure: go.Figure, path: str | Path, *, scale: float = 2) -> Path:
     """Save a figure to a file, completely or not at all, in its own size.
 

@@ -237,6 +237,7 @@ class PromptPairs(Wrapped):
         return clean, corrupted
 
     @classmethod
+    @checked
     def from_file(
         cls,
         file: str | Path,

@@ -41,8 +41,9 @@ class Bounds(NamedTuple):
         """
         if given is None:
             return None
-        ends = [end if number is None else float(number) for number, end in zip(given, (-inf, inf), strict=False)]
-        if len(given) not in (2, 3) or not ends[0] < ends[1]:
+        numbers = given if isinstance(given, Sequence) and len(given) in (2, 3) else (0, 0)
+        ends = [end if number is None else float(number) for number, end in zip(numbers, (-inf, inf), strict=False)]
+        if not ends[0] < ends[1]:
             raise ValueError(f"bounds is {given!r}; give the lower and the upper end, such as (0, 1) or (0, None)")
         found = cls(ends[0], ends[1], len(given) == 3 and bool(given[2]))
         if found.share and (found.low not in (0, -found.high) or found.high == inf):

@@ -15,7 +15,7 @@ from jaxtyping import Int, Num
 
 from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.io.text import labels as labels_of
-from mechheads.messages.arguments import check_at_least, check_known, did_you_mean
+from mechheads.messages.arguments import check_at_least, check_known, checked, did_you_mean
 from mechheads.results.arithmetic import Comparison, check_aligned, combine, compare
 from mechheads.results.bounded import LEAST_OF_BOUNDED, Bounds
 from mechheads.results.dataset import (
@@ -425,11 +425,13 @@ class HeadScores(Shown):
         one, two = (each.scores.values[:, ::step].ravel() for each in (mine, theirs))
         return compare(one, two, k, (self.name, other.name))
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write everything to a netCDF file, completely or not at all, and return its path."""
         return write_netcdf(self.dataset, path)
 
     @classmethod
+    @checked
     def load(cls: type[_S], path: str | Path) -> _S:
         """Read a file that ``save`` wrote.
 

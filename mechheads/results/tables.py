@@ -22,6 +22,7 @@ from jaxtyping import Float
 
 from mechheads.heads import HeadId
 from mechheads.io.text import parse_json
+from mechheads.messages.arguments import checked
 from mechheads.results.dataset import SCHEMA_VERSION, read, text_array, write_netcdf
 from mechheads.results.kinds import EXPLORER, citation, draw, kind_of
 from mechheads.results.scores import HeadScores
@@ -70,6 +71,7 @@ class TableResult(Shown):
         """Whether Ctrl-C stopped the analysis, so that a part is missing."""
         return bool(self.provenance.get("interrupted", False))
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write everything to a netCDF file, completely or not at all, and return its path.
 
@@ -87,6 +89,7 @@ class TableResult(Shown):
         return write_netcdf(to_dataset(vars(self), _classes()).assign_attrs(attrs), path)
 
     @classmethod
+    @checked
     def load(cls: type[_T], path: str | Path) -> _T:
         """Read a file that ``save`` wrote.
 

@@ -18,6 +18,7 @@ from mechheads.gating import ROLES, Roles
 from mechheads.heads import HeadId, check_heads
 from mechheads.io.text import read_json
 from mechheads.labels import HeadLabels
+from mechheads.messages.arguments import checked
 from mechheads.messages.wrapped import wrapped
 from mechheads.results.about import ASKED
 from mechheads.results.kinds import heading
@@ -219,6 +220,7 @@ class Atlas(Stages):
                     table[column.format(name)] = scores.dataset[variable].values.ravel()
         return table.set_index(pd.Index(head_names(table)))
 
+    @checked
     def save(self, folder: str | Path) -> list[Path]:
         """Write every result (.nc), the table (heads.csv) and the rest (atlas.json).
 
@@ -238,6 +240,7 @@ class Atlas(Stages):
         return save_parts(folder, parts, tables, self.study, {_ABOUT: about})
 
     @classmethod
+    @checked
     def load(cls, folder: str | Path) -> Atlas:
         """Read what ``save`` or ``mechheads atlas`` wrote.
 

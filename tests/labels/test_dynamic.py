@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -85,7 +84,6 @@ def test_capitals_are_read_where_the_weights_say(model: mh.Model) -> None:
         ({"heads": []}, "heads is empty"),
     ],
 )
-def test_bad_arguments_are_refused(options: dict[str, Any], message: str) -> None:
-    sizes: Any = SimpleNamespace(d_vocab=10, n_layers=3, n_heads=4)
+def test_bad_arguments_are_refused(llama: mh.Model, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        mh.labels.dynamic_scores(sizes, relation(), **options)
+        mh.labels.dynamic_scores(llama, relation(), **options)

@@ -240,7 +240,7 @@ def with_templates(**templates: Any) -> Relation:
         (lambda: with_templates(rivals=[3]), "contain 3"),
         (lambda: WordList(" ", ["a"]), "name is empty"),
         (lambda: WordList("w", []), "no words"),
-        (lambda: WordList("w", "word"), "must be a list of words, not 'word'"),
+        (lambda: WordList("w", "word"), "words must be a list of words, got one string"),
     ],
 )
 def test_bad_relations_are_refused(make: Any, message: str) -> None:

@@ -150,3 +150,68 @@ def test_a_request_of_a_sweep_has_a_known_side(llama: mh.Model) -> None:
     wrong: dict[str, Any] = {"base": "clan"}
     with pytest.raises(ValueError, match="base is 'clan'; choose one of"):
         mh.sweep(llama, [" a"], intervention="zero", **wrong)
+
+
+PATHS: dict[str, Callable[[Any], object]] = {
+    "mh.Gates.load": mh.gating.Gates.load,
+    "mh.HeadScores.load": mh.HeadScores.load,
+    "HeadScores.save": mh.HeadScores.from_values(np.ones((1, 1, 2)), name="a", unit="b", kind="demo").save,
+    "Relation.load": mh.Relation.load,
+    "Relation.from_file": mh.Relation.from_file,
+    "PromptPairs.from_file": mh.PromptPairs.from_file,
+    "Atlas.load": mh.studies.Atlas.load,
+}
+
+
+@pytest.mark.parametrize("of", PATHS)
+@pytest.mark.parametrize("given", [5, None, {"a"}])
+def test_what_is_no_path_is_refused(of: str, given: Any) -> None:
+    with pytest.raises(ValueError, match=r"^(path|file|folder|name_or_path) is .*; give a text or a path$"):
+        PATHS[of](given)
+
+
+HEADS: dict[str, tuple[Callable[[mh.Model], object], str]] = {
+    "a number": (lambda model: mh.ablate(model, [" a"], heads=5), "ablate(): heads: head 5 is not a head; write"),  # type: ignore[arg-type]
+    "one of several": (lambda model: mh.ablate(model, [" a"], heads=["L0H0", "x"]), "ablate(): heads: head 'x' is not"),
+    "not there": (lambda model: mh.ships(model, ["a"], heads="L9H0"), "ships(): heads: head L9H0 is out of range"),
+    "switched off": (
+        lambda model: mh.generate(model, [" a"], 1, off=["L0H9"]),
+        "generate(): off: head L0H9 is out of range",
+    ),
+    "of a set": (
+        lambda model: mh.safety.refusal_tests(model, {"mine": [7]}, ["a"], ["b"]),  # type: ignore[dict-item]
+        "refusal_tests(): sets: head 7 is not a head",
+    ),
+    "of what is called inside": (
+        lambda model: mh.safety.refusal_test(model, 7, ["a"], ["b"]),  # type: ignore[arg-type]
+        "refusal_test(): heads: head 7 is not a head",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HEADS)
+def test_a_wrong_head_names_the_function_that_was_called_and_the_argument(llama: mh.Model, what: str) -> None:
+    call, said = HEADS[what]
+    with pytest.raises(ValueError) as refused:
+        call(llama)
+    assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("hooks", "said"),
+    [
+        (5, r"hooks is 5; give a list of pairs \(hook name, function\)"),
+        ([5], r"hooks\[0\] is 5; give \(hook name, function of value and hook\)"),
+        ([("nowhere", print)], "hooks: the model has no hook 'nowhere'"),
+    ],
+)
+def test_hooks_are_names_with_functions(llama: mh.Model, hooks: Any, said: str) -> None:
+    for call in (lambda: mh.generate(llama, [" a"], 1, hooks=hooks), lambda: mh.safety.text_loss(llama, hooks=hooks)):
+        with pytest.raises(ValueError, match=said):
+            call()
+
+
+def test_a_budget_is_a_number_or_a_text() -> None:
+    for wrong in ({"a"}, object(), "much"):
+        with pytest.raises(ValueError, match=r'budget is .*; give a number of bytes or a text such as "2 GB"'):
+            mh.settings(budget=wrong)  # type: ignore[arg-type]

@@ -195,13 +195,22 @@ def test_a_tokenizer_made_in_memory(tiny: Tiny) -> None:
     assert torch.equal(wrapped.cache(["The capital"]).logits, mh.wrap(model, tokenizer).cache(["The capital"]).logits)
 
 
-def test_adapters_that_cannot_be_merged_are_refused_with_the_reason(tiny: Tiny) -> None:
+@pytest.mark.filterwarnings("ignore:.*lora_bias")
+@pytest.mark.parametrize("kind", [{"lora_bias": True}, {"alora_invocation_tokens": [5, 6]}])
+def test_adapters_that_cannot_be_merged_are_refused_with_the_reason(tiny: Tiny, kind: dict[str, Any]) -> None:
     model, tokenizer = held(tiny("llama"))
-    config = peft.LoraConfig(r=2, target_modules=["q_proj"], lora_bias=True)
-    with pytest.warns(peft.PeftWarning if hasattr(peft, "PeftWarning") else UserWarning, match="lora_bias"):
-        bias = peft.get_peft_model(model, config).eval()
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM", **kind)
     with pytest.raises(ValueError, match=r"model: its adapter does more than change weights, so it cannot be merged"):
-        mh.wrap(bias, tokenizer)
+        mh.wrap(peft.get_peft_model(model, config).eval(), tokenizer)
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing")
+def test_gradient_checkpointing_that_was_once_on_changes_nothing(tiny: Tiny) -> None:
+    model, tokenizer = held(tiny("llama"))
+    wanted = logits(model.eval())
+    model.gradient_checkpointing_enable()
+    model.gradient_checkpointing_disable()
+    torch.testing.assert_close(mh.wrap(model, tokenizer).cache(IDS.tolist()).logits, wanted, atol=1e-5, rtol=0)
 
 
 def test_half_precision_stays(tiny: Tiny) -> None:

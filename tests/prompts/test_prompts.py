@@ -45,18 +45,6 @@ def refused(message: str):
 # -- tokens ---------------------------------------------------------------------------------------------
 
 
-def test_texts_become_what_the_models_own_tokenizer_makes_of_them(small):
-    tokens = mh.Prompts([FRANCE, " The dog"]).tokens(small)
-    assert tokens.ids[0].tolist() == ids(small, FRANCE)
-    n = len(ids(small, " The dog"))
-    assert tokens.ids[1, :n].tolist() == ids(small, " The dog")
-    assert (tokens.ids[1, n:] == 0).all()
-    assert tokens.lengths.tolist() == [len(ids(small, FRANCE)), n]
-    assert tokens.positions["last"].tolist() == [len(ids(small, FRANCE)) - 1, n - 1]
-    assert tokens.mask.tolist() == [[True] * tokens.ids.shape[1], [True] * n + [False] * (tokens.ids.shape[1] - n)]
-    assert len(tokens) == 2
-
-
 def test_only_a_tokenizer_that_begins_texts_does_so(gpt2, llama):
     words = (" The", " capital", " of", " France", " is")
     assert mh.Prompts([FRANCE]).tokens(gpt2).strings == (words,)
@@ -67,10 +55,12 @@ def test_only_a_tokenizer_that_begins_texts_does_so(gpt2, llama):
 @given(texts=st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=4))
 def test_any_text_is_tokenised_as_alone(gpt2, texts):
     tokens = mh.Prompts(texts).tokens(gpt2)
-    for row, length, text, strings in zip(tokens.ids, tokens.lengths, texts, tokens.strings, strict=True):
-        assert row[:length].tolist() == ids(gpt2, text)
-        assert gpt2.tokenizer.decode(row[:length]) == text
-        assert len(strings) == length
+    for i, (row, text) in enumerate(zip(tokens.ids, texts, strict=True)):
+        n = len(ids(gpt2, text))
+        assert row[:n].tolist() == ids(gpt2, text) and (row[n:] == 0).all()
+        assert gpt2.tokenizer.decode(row[:n]) == text
+        assert (len(tokens.strings[i]), tokens.lengths[i], tokens.positions["last"][i]) == (n, n, n - 1)
+        assert tokens.mask[i].tolist() == [True] * n + [False] * (tokens.ids.shape[1] - n)
 
 
 @pytest.mark.parametrize("whose", ["llama", "default"])
@@ -118,13 +108,6 @@ def test_rows_keep_everything_in_step(gpt2):
 # -- answers --------------------------------------------------------------------------------------------
 
 
-def test_answers_are_the_token_after_the_prompt(small):
-    assert mh.Prompts([FRANCE]).tokens(small).answer is None
-    tokens = mh.Prompts([FRANCE], answer=[" Paris"], wrong=[7]).tokens(small)
-    assert ids(small, FRANCE + " Paris")[len(ids(small, FRANCE)) :] == tokens.answer.tolist()
-    assert tokens.wrong.tolist() == [7]
-
-
 @pytest.mark.parametrize("column", ["answer", "wrong"])
 def test_an_answer_of_several_tokens_names_them(small, column):
     pieces = [small.tokenizer.decode([i]) for i in small.tokenizer(" Lyon", add_special_tokens=False).input_ids]
@@ -136,10 +119,20 @@ def test_an_answer_of_several_tokens_names_them(small, column):
         mh.Prompts([FRANCE] * 2, **{column: [" Paris", " Lyon"]}).tokens(small)
 
 
+class Unknowing:
+    """A tokenizer that knows no word."""
+
+    unk_token_id, is_fast = 7, False
+
+    def __call__(self, text, **options):
+        return {"input_ids": [7]}
+
+
 def test_single_token(small):
     assert small.tokenizer.decode([single_token(" Paris", small.tokenizer)]) == " Paris"
     assert single_token("Paris", small.tokenizer) is None
     assert single_token(" Paris is", small.tokenizer) is None
+    assert single_token(" Lissabon", Unknowing()) is None
 
 
 # -- positions ------------------------------------------------------------------------------------------
@@ -187,17 +180,6 @@ def test_a_token_that_each_prompt_has_once_is_a_position_by_its_text(small):
         for place in ("subject", " France")
     )
     np.testing.assert_array_equal(named.scores, by_text.scores)
-
-
-@pytest.mark.parametrize(("piece", "times"), [(" Rome", 0), (" and", 2), ("", 0), ("d and", 0), (" and and", 2)])
-def test_a_piece_must_occur_once(gpt2, piece, times):
-    text = " and dog and" if times != 2 or piece == " and" else " and and and"  # they may overlap
-    with pytest.raises(ValueError) as caught:
-        mh.Prompts([" and", text], positions={"it": [" and", piece]}).tokens(gpt2)
-    message = str(caught.value)
-    assert message.startswith(f"positions['it'] of prompt 1: {piece!r} occurs ")
-    if piece:
-        assert f"occurs {times} times in {text!r}; give a piece that occurs once, a (start, end) span" in message
 
 
 # -- bad input ------------------------------------------------------------------------------------------
@@ -251,6 +233,17 @@ def test_what_cannot_be_prompts_is_refused(message):
 
 
 TOKENISED = {
+    **{
+        f"positions['it'] of prompt 0: {piece!r} occurs {times} times in {text!r}; give a piece that occurs once, "
+        "a (start, end) span of characters, or a token index": mh.Prompts([text], positions={"it": [piece]})
+        for text, piece, times in (
+            (" and dog and", " Rome", 0),
+            (" and dog and", " and", 2),
+            (" and dog and", "d and", 0),
+            (" and and and", " and and", 2),  # they may overlap
+        )
+    },
+    "positions['it'] of prompt 0: '' occurs 3 times...": mh.Prompts(["dog"], positions={"it": [""]}),
     "answer[0] = '' is not one token but []...": mh.Prompts([FRANCE], answer=[""]),
     "answer[0] = -1 is outside the vocabulary...": mh.Prompts([FRANCE], answer=[-1]),
     "wrong[0] = 1000000 is outside the vocabulary...": mh.Prompts([FRANCE], wrong=[10**6]),
@@ -428,16 +421,6 @@ def test_every_field_is_where_it_was_put(gpt2, pieces, fields, values):
     where = {fields[0]: [1], fields[1]: [3], "last": [4]}  # every piece and value is one token
     for tokens in pairs.tokens(gpt2):
         assert {name: at.tolist() for name, at in tokens.positions.items()} == where
-
-
-def test_a_word_that_becomes_the_unknown_token_is_no_answer(gpt2):
-    class Unknowing:
-        unk_token_id, is_fast = 7, False
-
-        def __call__(self, text, **options):
-            return {"input_ids": [7]}
-
-    assert single_token(" Lissabon", Unknowing()) is None
 
 
 TOLD = "all 2 rows of 'good', 'bad', 'a', 'w'; not used: 'id'"

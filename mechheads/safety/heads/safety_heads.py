@@ -175,7 +175,7 @@ def compare_ablations(
     """
     check_at_least(1, k=k)
     check_known("score", score, get_args(ShipsScore))
-    some = [] if isinstance(ablations, str) else [ablation_of(one, "ablations") for one in ablations]
+    some = [ablation_of(one, "ablations") for one in ablations] if isinstance(ablations, (list, tuple)) else []
     rules = {ablation_name(rule): rule for rule in some}
     if not rules or len(rules) < len(some):
         raise ValueError(f'ablations is {ablations!r}; give a list without repeats, such as ["scaling", "zero"]')

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 
 from mechheads.data import folder
+from mechheads.generation.generate import check_hooks
 from mechheads.limits import current
 from mechheads.model.analysis import analysis
 from mechheads.model.backend import Hook
@@ -53,6 +54,7 @@ def text_loss(
     >>> bool(likely < unlikely)
     True
     """
+    check_hooks(model, hooks)
     tokens, losses = text_tokens(model, texts), []
     step = max(1, current().limits.run_tokens // tokens.ids.shape[1])
     for start in range(0, len(tokens), step):

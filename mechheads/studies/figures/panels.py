@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import pandas as pd
 
 from mechheads._version import __version__
-from mechheads.io.text import file_sha256
+from mechheads.io.text import entries, file_sha256
 from mechheads.io.write import folder_locked, write_file
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.model.load import free_memory, load as load_model
@@ -223,7 +223,7 @@ def short_names(names: Any, argument: str) -> dict[str, Any]:
     if isinstance(names, Mapping):
         check_different([*names], argument)
         return dict(names)
-    listed: list[Any] = [names] if isinstance(names, (str, Path)) else list(names)
+    listed: list[Any] = [names] if isinstance(names, (str, Path)) else [*entries(names, argument, "names")]
     if strange := [one for one in listed if not isinstance(one, (str, Path))]:
         raise ValueError(f"{argument} contains a {type(strange[0]).__name__}; give names, folders or files")
     paths = [Path(name).expanduser() for name in listed]

@@ -598,6 +598,15 @@ def test_revisions_are_for_the_hub(tiny: Tiny) -> None:
             load(place, revision="main")
 
 
+def test_a_configuration_need_not_name_its_architecture(tiny: Tiny, tmp_path: Path) -> None:
+    shutil.copytree(tiny("llama"), folder := tmp_path / "unnamed")
+    about = json.loads((folder / "config.json").read_text())
+    del about["architectures"]
+    (folder / "config.json").write_text(json.dumps(about))
+    found, named = (mh.load(one).cache([[3, 4, 5]]).logits for one in (folder, tiny("llama")))
+    torch.testing.assert_close(found, named)
+
+
 def test_a_folder_without_a_tokenizer_is_said_before_its_weights_are_read(tiny: Tiny, tmp_path: Path) -> None:
     transformers.AutoModelForCausalLM.from_pretrained(tiny("llama")).save_pretrained(tmp_path)
     with pytest.raises(ModelSourceError, match=r"has no tokenizer; save its own there with tokenizer\.save_pretrained"):
