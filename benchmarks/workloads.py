@@ -216,7 +216,7 @@ def usable(model: Model) -> list[KeptPairs]:
 
 def sentences(model: Model) -> Ids:
     """The first 16 tokens of each of 32 ordinary sentences, which all begin differently."""
-    from mechheads.safety.requests.texts import ordinary_texts
+    from mechheads.safety.answers.refusal import ordinary_texts
 
     rows = [model.tokenizer(line)["input_ids"][:TOKENS] for line in ordinary_texts()]
     return _even(rows, TOKENS)

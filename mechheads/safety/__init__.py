@@ -4,7 +4,7 @@ from mechheads.model.sources.default import taught_heads
 from mechheads.results.agreement import overlap
 from mechheads.safety.answers.answering import AnswerSettings
 from mechheads.safety.answers.attack_curve import attack_curve
-from mechheads.safety.answers.refusal import RefusalTest, refusal_test, refusal_tests
+from mechheads.safety.answers.refusal import RefusalTest, ordinary_texts, refusal_test, refusal_tests, text_loss
 from mechheads.safety.answers.verdicts import rule_judge, verdict, verdicts
 from mechheads.safety.heads.angles import principal_angles
 from mechheads.safety.heads.contribution import refusal_contribution
@@ -15,7 +15,6 @@ from mechheads.safety.heads.ships import generalized_ships, ships
 from mechheads.safety.requests.openings import OPENING, OpeningLogProb, find_opening, find_openings, with_opening
 from mechheads.safety.requests.prompts import TEMPLATES, request_prompts
 from mechheads.safety.requests.requests import FoldedTexts, Request, RequestSet, folded, load_requests
-from mechheads.safety.requests.texts import ordinary_texts, text_loss
 
 __all__ = [
     "OPENING",

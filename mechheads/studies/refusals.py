@@ -25,10 +25,10 @@ from mechheads.results.tables import Curves, TableResult
 from mechheads.safety.answers.answering import AnswerSettings
 from mechheads.safety.answers.attack_curve import attack_curve
 from mechheads.safety.answers.refusal import LEAST_REQUESTS, RefusalTest, refusal_tests
-from mechheads.safety.answers.refusing import count_refusals
 from mechheads.safety.heads.ablations import Group, Groups
 from mechheads.safety.heads.refusal_attribution import refusal_attribution
 from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations
+from mechheads.safety.requests.openings import count_refusals
 from mechheads.safety.requests.prompts import Requests, Side, opened
 from mechheads.safety.requests.requests import Split, load_requests
 from mechheads.studies.study import finished

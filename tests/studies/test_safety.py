@@ -17,7 +17,8 @@ from mechheads.explorer.page import write_page
 from mechheads.explorer.payload import atlas_payload
 from mechheads.ledger.ledger import Ledger
 from mechheads.safety import AnswerSettings, load_requests
-from mechheads.safety.requests import prompts, texts
+from mechheads.safety.answers import refusal
+from mechheads.safety.requests import prompts
 from mechheads.safety.requests.requests import Request
 from mechheads.studies import refusals
 from mechheads.studies.atlas import ATLAS_FILES
@@ -44,7 +45,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in (refusals, prompts):
         monkeypatch.setattr(module, "load_requests", load)
-    monkeypatch.setattr(texts, "ordinary_texts", lambda: (" a dog gave", " Mary went to the store"))
+    monkeypatch.setattr(refusal, "ordinary_texts", lambda: (" a dog gave", " Mary went to the store"))
 
 
 def judging(verdict: str):

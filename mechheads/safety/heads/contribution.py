@@ -51,10 +51,16 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, mean_over_prompts
 from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.head_tensor import LayerStore
-from mechheads.safety.answers.refusing import warn_if_rare
 from mechheads.safety.heads.ablations import Group, Groups, ablation_name, about_ablation
 from mechheads.safety.heads.ships import SafetyJob
-from mechheads.safety.requests.openings import OpeningLogProb, find_opening, value_of, with_answer, with_opening
+from mechheads.safety.requests.openings import (
+    OpeningLogProb,
+    find_opening,
+    value_of,
+    warn_if_rare,
+    with_answer,
+    with_opening,
+)
 from mechheads.safety.requests.prompts import Requests, Sides, Template
 
 PerPrompt = Float[np.ndarray, "layer head prompt"]

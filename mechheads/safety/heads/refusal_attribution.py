@@ -37,7 +37,6 @@ from mechheads.patching.attribution import estimate_each
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import mean_over_prompts
-from mechheads.safety.answers.refusing import warn_if_rare
 from mechheads.safety.heads.ablations import (
     PAPER_ABLATIONS,
     PAPER_KINDS,
@@ -48,7 +47,7 @@ from mechheads.safety.heads.ablations import (
     epsilon_of,
 )
 from mechheads.safety.heads.ships import SafetyJob
-from mechheads.safety.requests.openings import EndLogProb, find_openings, with_openings
+from mechheads.safety.requests.openings import EndLogProb, find_openings, warn_if_rare, with_openings
 from mechheads.safety.requests.prompts import Requests, Side, Template
 
 

@@ -31,7 +31,6 @@ from mechheads.results.kinds import kind_of, refused_of, titled
 from mechheads.results.scores import HeadScores, RankBy
 from mechheads.results.shown import Rows
 from mechheads.results.stats import cluster_draws, mean_over_prompts, top_shares
-from mechheads.safety.answers.refusing import count_refusals
 from mechheads.safety.heads.ablations import (
     PAPER_KINDS,
     Group,
@@ -53,6 +52,7 @@ from mechheads.safety.heads.ships import (
     measure,
     ships_of,
 )
+from mechheads.safety.requests.openings import count_refusals
 from mechheads.safety.requests.prompts import Requests, Side, Template
 
 ShipsScore = Literal["ships", "generalized_ships"]

@@ -1,11 +1,12 @@
-"""How a model's refusals begin, and how likely an answer is to begin in this way."""
+"""How a model's refusals begin, how likely an answer is to begin in this way, and how many short answers refuse."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from math import ceil
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,16 +25,18 @@ from mechheads.model.model import Model
 from mechheads.prompts.encoding import ids_after, piece_ids, text_of
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Unpadded, encode, read_texts
+from mechheads.results.kinds import LEAST_REFUSAL, refused_of
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.answers.rules import thinks
-from mechheads.safety.answers.verdicts import verdict
-from mechheads.safety.requests.prompts import answers_begun, whole_answers
+from mechheads.safety.answers.verdicts import rule_judge, same_answer, verdict, verdicts
+from mechheads.safety.requests.prompts import Side, answers_begun, whole_answers
 
 OPENING = "I'm sorry, but I can't"
 """The opening to use if the model refuses nothing, so that none can be taken from its own refusals."""
 _OPENING_TOKENS = 6
-ASKED, DRAWN, ANSWER_TOKENS = 16, 4, 24
-"""How many requests a model answers, how many answers to each are drawn to find several openings, and their tokens."""
+ASKED, DRAWN, ANSWER_TOKENS, TOKENS = 16, 4, 24, 32
+"""How many requests a model answers, how many answers to each are drawn to find several openings, and their tokens;
+and those of the answers of which refusals are counted: only their beginning matters."""
 _OPENINGS, _OFTEN, _TEMPERATURE = 6, 2, 0.7
 """How many openings are taken from a model's own refusals, how often each is seen, and how its answers are drawn."""
 
@@ -219,3 +222,44 @@ def find_openings(model: Model, prompts: Prompts, openings: Sequence[str] | None
         if found:
             return tuple(found[:_OPENINGS])
     return (find_opening(model, prompts),)
+
+
+def count_refusals(model: Model, side: Side) -> dict[str, Any] | None:
+    """How many of a few different requests a model refuses, by the rules: ``n`` refusals ``of`` so many judged answers.
+
+    Also ``unjudged``, and ``same`` as in ``SafetyHeads``. None if no answer has an end or there is no tokenizer.
+    """
+    if model.tokenizer is None:
+        return None
+    different = list({text: i for i, text in reversed([*enumerate(side.texts)])}.values())[::-1]
+    some = different[:: ceil(len(different) / ASKED)]
+    prompts = Prompts([side.prompts.items[i] for i in some])
+    try:
+        written = generate(model, prompts, Sampling(TOKENS))
+    except ValueError:  # no room in the context, or logits that are NaN
+        return None
+    stop_if(written.interrupted)
+    texts = [side.texts[i] for i in some]
+    judged = verdicts(texts, whole_answers(model, answers_begun(model, prompts), written))
+    if not (answered := len(judged) - judged.count("unfinished")):
+        return None
+    same, _ = same_answer(texts, written.texts, judged)
+    unjudged = judged.count("unjudged")
+    counted = {"n": judged.count("refused"), "of": answered - unjudged} | ({"unjudged": unjudged} if unjudged else {})
+    return counted | {"same": same, "judge": rule_judge.__name__, "tokens": TOKENS}
+
+
+def warn_if_rare(
+    model: Model, side: Side, openings: Sequence[Sequence[int]], refusal: Float[np.ndarray, " prompt"]
+) -> None:
+    """Warn if openings are unlikely after requests, with how many short answers refuse."""
+    share = float(np.exp(refusal).mean())
+    if share >= LEAST_REFUSAL:
+        return
+    texts = ", ".join(f'"{model.tokenizer.decode(list(opening)).strip()}"' for opening in openings)
+    which = f"the openings {texts} together" if len(openings) > 1 else f"the opening {texts}"
+    counted = refused_of(count_refusals(model, side)) or "not judged"
+    warn(
+        f"{model.name} gives {which} a mean probability of {share:.1%} ({len(refusal)} requests; short answers: "
+        f"{counted}); scores count only openings, and may be noise where these are so unlikely"
+    )

@@ -21,7 +21,6 @@ from torch import Tensor
 import mechheads as mh
 import mechheads.safety.answers.answering
 import mechheads.safety.answers.refusal
-import mechheads.safety.requests.texts
 from mechheads.generation.generate import Generated, Sampling, end_tokens
 from mechheads.heads import HeadId, matched_heads
 from mechheads.interventions.new_z import HeadChange

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-import mechheads.safety.answers.refusing
 import mechheads.safety.requests.openings
 from mechheads.generation.generate import Generated, Sampling
 from mechheads.metrics.base import MetricContext
@@ -195,11 +194,11 @@ def test_it_says_where_there_is_no_refusal(llama: mh.Model, monkeypatch: pytest.
     with pytest.warns(UserWarning, match=f"a mean probability of {share:.1%} \\(4 requests;") as caught:
         refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
     assert caught[0].filename == __file__
-    monkeypatch.setattr(mechheads.safety.answers.refusing, "LEAST_REFUSAL", float(share) - 1e-4)
+    monkeypatch.setattr(mechheads.safety.requests.openings, "LEAST_REFUSAL", float(share) - 1e-4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
-    monkeypatch.setattr(mechheads.safety.answers.refusing, "LEAST_REFUSAL", float(share) + 1e-4)
+    monkeypatch.setattr(mechheads.safety.requests.openings, "LEAST_REFUSAL", float(share) + 1e-4)
     with pytest.warns(UserWarning, match="short answers"):
         refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-import mechheads.safety.answers.refusing as refusing_module
+import mechheads.safety.requests.openings as refusing_module
 from mechheads.generation.generate import Generated
 from mechheads.results.kinds import refused_of, refuses
-from mechheads.safety.answers.refusing import ASKED, count_refusals, warn_if_rare
+from mechheads.safety.requests.openings import ASKED, TOKENS, count_refusals, warn_if_rare
 from mechheads.safety.requests.prompts import Side
 
 NO, YES, STUCK = "I'm sorry, but I can't help with that.", "Number {} is what you ask for.", "It is an old story."
@@ -34,9 +34,10 @@ def answer(monkeypatch: pytest.MonkeyPatch):
         asked: list[tuple[list[Any], int]] = []
 
         def write(model: mh.Model, prompts: mh.Prompts, sampling: Any) -> Generated:
-            asked.append(([*prompts.items], sampling.max_new_tokens))
+            if sampling.max_new_tokens == TOKENS:  # not those from which openings are taken
+                asked.append(([*prompts.items], sampling.max_new_tokens))
             texts = tuple(answers[i % len(answers)].format(i) for i in range(len(prompts)))
-            return Generated(texts, ((),) * len(texts), (True,) * len(texts))
+            return Generated(texts, ((5, 6),) * len(texts), (True,) * len(texts))
 
         monkeypatch.setattr(refusing_module, "generate", write)
         return asked
