@@ -30,7 +30,7 @@ from mechheads.runs.head_tensor import LayerStore
 from mechheads.scale.ray_cluster import pool_of
 
 
-class _SetRun:
+class SetRun:
     """Runs sets of heads whose z is replaced together; each set is a unit, and ``at_once`` share a wave."""
 
     def __init__(self, job: Job) -> None:
@@ -52,9 +52,9 @@ class _SetRun:
         n = int(self.job.tokens.on_cpu.lengths[prompt])
         return [proved.edit(self.job.model, "z", head, self.z[head.layer][prompt, head.head, :n]) for head in unit]
 
-    def zeroed(self) -> _SetRun:
+    def zeroed(self) -> SetRun:
         """The same sets with z set to zero."""
-        return _SetRun(proved.zero_of(self.job))
+        return SetRun(proved.zero_of(self.job))
 
     def _wave(self, begin: int) -> tuple[Wave, dict[HeadId, Edit]]:
         """The wave of the prompts from ``begin`` on, and every head's edit in it; the latest is cached."""
@@ -71,7 +71,7 @@ class _SetRun:
 
 def _set_effects(job: Job) -> Work:
     """The change of a job's metric with the z of whole sets of heads replaced [prompt]."""
-    return Work(job, _set_effects, _SetRun(job), job.evaluator.of_units)
+    return Work(job, _set_effects, SetRun(job), job.evaluator.of_units)
 
 
 class SetRuns:
@@ -88,7 +88,7 @@ class SetRuns:
             )
         self.base_value: Float[np.ndarray, " prompt"] = self.job.evaluator.base_value.cpu().numpy()
         warn_of_answers(self.job)
-        run = _SetRun(self.job)
+        run = SetRun(self.job)
         self.at_once, self.z = run.at_once, run.z
         self._work = Work(self.job, _set_effects, run, self.job.evaluator.of_units)
 

@@ -52,7 +52,7 @@ def prove_wave(
     size = torch.stack([(each - job.evaluator.base_states).flatten(2).float().norm(dim=-1) for each in finals])
     size = size.nan_to_num(0)
     entry, unit, prompt = (int(i) for i in torch.unravel_index(size.argmax(), size.shape))
-    claims = [_claim(job, run, units[unit], prompt, entry, finals[entry][unit, prompt])]
+    claims = [claim_of(job, run, units[unit], prompt, entry, finals[entry][unit, prompt])]
     beside = job.base.claims_of(prompt, claims[0].at if claims[0].reads is None else None)
     beside += [] if job.source is None else job.source.claims_of(prompt)
     patched = isinstance(job.intervention, Patch) and isinstance(units[unit], tuple) and not job.base.held
@@ -60,7 +60,7 @@ def prove_wave(
         claims.append(_of_site(job.source, job.site, units[unit][0], prompt))
     if not proofs.prove(claims, beside):
         zeroed = run.zeroed()
-        proofs.prove([_claim(job, zeroed, units[unit], prompt, entry, zeroed([units[unit]])[entry][0, prompt])])
+        proofs.prove([claim_of(job, zeroed, units[unit], prompt, entry, zeroed([units[unit]])[entry][0, prompt])])
 
 
 def prompts_proved(job: Job) -> list[tuple[int, ...]]:
@@ -73,7 +73,8 @@ def prompts_proved(job: Job) -> list[tuple[int, ...]]:
     return [*found, max(found, key=len)]
 
 
-def _claim(job: Job, run: Provable, unit: Any, prompt: int, entry: int, states: Tensor) -> Claim:
+def claim_of(job: Job, run: Provable, unit: Any, prompt: int, entry: int, states: Tensor) -> Claim:
+    """That a changed unit gives these states of a prompt at the positions that the metric reads."""
     edits = run.edits(unit, prompt, entry)
     n, reads, activation = int(job.tokens.on_cpu.lengths[prompt]), None, job.reading.activation
     at, mask = read_positions(job.spec.metric, job.tokens.on_cpu)

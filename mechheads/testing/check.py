@@ -11,33 +11,28 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.engine.cached_runs import AnyPrompts
+from mechheads.engine.head_sets import SetRun
+from mechheads.engine.job import Job, Spec, make_ready
+from mechheads.engine.proved import Provable, claim_of
 from mechheads.engine.sweep import sweep
+from mechheads.engine.work import UnitRuns
 from mechheads.gating.gates import task_log_prob
 from mechheads.gating.task import Task
-from mechheads.generation.generate import changes_of, generate
+from mechheads.generation.generate import generate
 from mechheads.heads import HeadId
 from mechheads.interventions.basic import Context, Zero, needs_of, site_of
-from mechheads.interventions.new_z import EVERYWHERE, change_hooks
 from mechheads.limits import settings
-from mechheads.metrics.base import (
-    Activation,
-    MetricContext,
-    MetricInfo,
-    check_value,
-    metric,
-    name_of,
-    read_positions,
-)
+from mechheads.metrics.base import MetricContext, MetricInfo, check_value, metric, name_of, read_positions
 from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
+from mechheads.model.proof import NotProved, plain
 from mechheads.patching.circuits import patch_sets
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
 from mechheads.prompts.tokens import Tokens, Unpadded
@@ -95,7 +90,7 @@ def check(thing: Any, model: Model | None = None, prompts: AnyPrompts | None = N
     UniformAttention(epsilon=0.0, through='q'): right
       mh.sweep of L0H1 and L1H3 agrees with full forward passes to ...
       mh.patching.patch_sets of both agrees with full forward passes to ...
-      mh.generate and mh.task_log_prob without both agree with full forward passes to ...
+      mh.generate and mh.task_log_prob without both agree with full forward passes
     >>> mh.testing.check(mh.logit_diff).of
     'logit_diff'
 
@@ -158,12 +153,11 @@ class _Trial:
     def __init__(self, thing: Any, is_metric: bool, model: Model, prompts: Prompts | PromptPairs) -> None:
         self.name, self.model, self.prompts, self.is_metric = name_of(thing), model, prompts, is_metric
         self.rule, self.metric = (Zero(), thing) if is_metric else (thing, log_prob_of_0)
-        self.read = MetricInfo.of(self.metric).read
         sides = prompts.tokens(model)
         self.tokens, self.other = sides if isinstance(sides, tuple) else (sides, None)
-        last = HeadId(model.n_layers - 1, model.n_heads - 1)
+        last, read = HeadId(model.n_layers - 1, model.n_heads - 1), MetricInfo.of(self.metric).read
         some = dict.fromkeys((HeadId(0, min(1, model.n_heads - 1)), last))
-        self.heads = [head for head in some if self.read is None or head != self.read.head]
+        self.heads = [head for head in some if read is None or head != read.head]
         self.site = site_of(self.rule)
         self.size = model.n_heads // model.n_kv_heads if self.site in KEY_SITES else 1
         """So many heads share an activation."""
@@ -173,7 +167,8 @@ class _Trial:
         __tracebackhide__ = True
         try:
             read_positions(self.metric, self.tokens)
-            new = {head: self.new_value(head) for head in self.heads}
+            for head in self.heads:
+                self.check_value(head)
         except CheckFailed:
             raise
         except Exception as error:
@@ -183,24 +178,29 @@ class _Trial:
         try:
             swept: Any = sweep(self.model, self.prompts, heads=self.heads, **asked)
             together = patch_sets(self.model, self.prompts, [self.heads], **asked, **as_swept)
+            found = () if self.is_metric else (self.text(),)
         except ValueError as error:
             raise CheckFailed(f"{self.name} is refused: {error}") from error
-        off = max(self.gap(new, [head], swept.values.values[head.layer, head.head]) for head in self.heads)
-        of_set = self.gap(new, self.heads, together.values[0])
-        found = (
-            f"mh.sweep of {' and '.join(map(str, self.heads))} agrees with full forward passes to {off:.1g}",
-            f"mh.patching.patch_sets of both agrees with full forward passes to {of_set:.1g}",
+        job = make_ready(self.model, Spec(self.prompts, self.rule, self.metric, self.heads))
+        units, sets = UnitRuns(job), SetRun(job)
+        off = max(self.gap(job, units, (it, 0), swept.values.values[it.layer, it.head]) for it in self.heads)
+        of_set = self.gap(job, sets, frozenset(self.heads), together.values[0])
+        return Report(
+            self.name,
+            (
+                f"mh.sweep of {' and '.join(map(str, self.heads))} agrees with full forward passes to {off:.1g}",
+                f"mh.patching.patch_sets of both agrees with full forward passes to {of_set:.1g}",
+                *found,
+            ),
         )
-        return Report(self.name, found if self.is_metric else (*found, self.text()))
 
-    def new_value(self, head: HeadId) -> Tensor:
-        """The new activation of a head over all prompts, after checks that it is what an engine can rely on."""
+    def check_value(self, head: HeadId) -> None:
+        """Check that the new activation of a head is what an engine can rely on."""
         new, again, wide = (self.value(head, padding) for padding in (0, 0, _PADDING))
         wide = wide[:, : new.shape[1]]
         wide = wide[:, :, : new.shape[2]] if self.site == "pattern" else wide
         self.check_same(head, again, new, "at a second call; draw random numbers with context.noise(seed)")
         self.check_same(head, wide, new, "if there is more padding; read only what context.mask marks as real")
-        return new
 
     def check_same(self, head: HeadId, now: Tensor, first: Tensor, when: str) -> None:
         by = (now.double() - first.double()).abs().nan_to_num(torch.inf).flatten(2).amax(-1)
@@ -231,16 +231,19 @@ class _Trial:
             raise CheckFailed(f"{self.name} wrote into the cached runs; change a copy, made with .clone()")
         return new
 
-    def gap(self, new: dict[HeadId, Tensor], heads: Sequence[HeadId], ours: Any) -> float:
+    def gap(self, job: Job, run: Provable, unit: Any, ours: Any) -> float:
         """How far the engine's changes of the metric are from those of full forward passes of each prompt alone."""
         furthest = 0.0
         for row, change in enumerate(ours.tolist()):
             one = self.tokens.rows(slice(row, row + 1))
             one = replace(one, ids=one.ids[:, : int(one.lengths)])
-            changes = [("z", head.layer, head.head, self.z(one.ids, head, new[head][row])) for head in heads]
-            before, after = (self.measured(one, some) for some in ([], changes))
+            claim = claim_of(job, run, unit, row, 0, job.evaluator.base_states[row])
+            base, changed = (each[None] for each in plain(job.backend, [replace(claim, edits=()), claim]))
+            context = MetricContext(base.clone(), one, read_positions(self.metric, one)[1])
+            before, after = (self.measured(logits, context) for logits in (base, changed))
             off = abs(change - (after - before)) / max(1.0, abs(before), abs(after))
             if not off <= TOLERANCE:
+                heads = self.heads if isinstance(unit, frozenset) else unit[:1]
                 raise CheckFailed(
                     f"{self.name}: the engine changes {name_of(self.metric)} of prompt {row} by {change:.6g} at "
                     f"{' and '.join(map(str, heads))}, but a full forward pass of this prompt alone with the same z "
@@ -249,76 +252,27 @@ class _Trial:
             furthest = max(furthest, off)
         return furthest
 
-    def measured(self, one: Tokens, changes: Sequence[_Change]) -> float:
-        """The metric of one prompt alone, in a full forward pass with changes."""
-        at, mask = read_positions(self.metric, one)
-        base, changed = (self.forward(one.ids, some, self.read)[:, at[0]] for some in ([], changes))
-        values = [self.metric(changed.clone(), MetricContext(base.clone(), one, mask)) for _ in range(2)]
+    def measured(self, logits: Float[Tensor, "1 position d_vocab"], context: MetricContext) -> float:
+        """The metric of one prompt, which must be the same twice."""
+        values = [self.metric(logits.clone(), context) for _ in range(2)]
         value, again = (float(check_value(self.metric, value, 1)) for value in values)
         if not abs(value - again) <= TOLERANCE * max(1.0, abs(value)):
             raise CheckFailed(f"{self.name} gave {value:.6g} and {again:.6g} for the same logits; expected one number")
         return value
 
-    def z(self, ids: Int[Tensor, "1 pos"], head: HeadId, value: Tensor) -> Float[Tensor, "pos d_head"]:
-        """The head's z in a prompt alone if its activation is ``value``."""
-        n = ids.shape[1]
-        cut = value[:n, :n] if self.site == "pattern" else value[:n]
-        change = self.site, head.layer, head.head // self.size, cut
-        return cut if self.site == "z" else self.forward(ids, [change], Activation(head, "z"))[0]
-
-    def forward(
-        self, ids: Int[Tensor, "1 pos"], changes: Sequence[_Change], read: Activation | None = None
-    ) -> Float[Tensor, "1 pos width"]:
-        """The logits of a full forward pass of one prompt, or a head's pattern or z in it."""
-        hooks: list[Any] = [
-            (self.model.hook_name(site, layer), partial(_put, site, *new)) for site, layer, *new in changes
-        ]
-        seen: list[Tensor] = []
-        if read is not None:
-            name, at = self.model.hook_name(read.site, read.head.layer), read.head.head
-            hooks.append((name, lambda value, hook: seen.append(_by_head(read.site, value)[:, at].clone())))
-        logits = self.model.backend.plain_logits(ids, hooks)
-        return seen[0] if seen else logits
-
     def text(self) -> str:
-        """Whether text agrees with full forward passes, if the intervention can be used while text is written."""
-        model, rows = self.model, [Unpadded(row) for row in self.tokens.unpadded]
+        """Whether the intervention can be used while text is read and written, which proves what it computes."""
+        rows = [Unpadded(row) for row in self.tokens.unpadded]
         firsts = dict.fromkeys(HeadId(head.layer, head.head // self.size * self.size) for head in self.heads)
         off = [HeadId(first.layer, first.head + i) for first in firsts for i in range(self.size)]
-        tasks = Prompts([Unpadded([*row, 0]) for row in rows]).tokens(model)
         try:
-            hooks, in_task = (
-                change_hooks(model, [(change, EVERYWHERE) for change in changes_of(model, tokens, off, self.rule)])
-                for tokens in (self.tokens, tasks)
-            )
+            task_log_prob(self.model, Task(rows, [Unpadded([0])] * len(rows)), off, intervention=self.rule)
+            generate(self.model, Prompts(rows), _WRITTEN, off=off, intervention=self.rule)
+        except NotProved:
+            raise
         except ValueError as error:
             return f"cannot be used in text: {error}"
-        ours = task_log_prob(model, Task(rows, [Unpadded([0])] * len(rows)), off, intervention=self.rule)
-        written = generate(model, Prompts(rows), _WRITTEN, off=off, intervention=self.rule)
-        furthest = 0.0
-        for i, row in enumerate(rows):
-            ids = torch.tensor([[*row, *written.ids[i]]], device=self.tokens.ids.device)
-            alone = model.backend.plain_logits(ids[:, : len(row)], in_task)[0, -1].log_softmax(-1)[0]
-            furthest = max(furthest, abs(float(ours[i]) - float(alone)))
-            logits = model.backend.plain_logits(ids, hooks)[0, len(row) - 1 : -1]
-            chosen = logits.gather(1, ids[0, len(row) :, None])[:, 0]
-            if furthest > TOLERANCE or (logits.amax(1) - chosen).max() > TOLERANCE * float(logits.abs().max()):
-                raise CheckFailed(f"{self.name}: mh.generate or mh.task_log_prob of prompt {i} is not a forward pass's")
-        return f"mh.generate and mh.task_log_prob without both agree with full forward passes to {furthest:.1g}"
-
-
-_Change = tuple[str, int, int, Tensor]
-"""A site, a layer, the index of a head among those of the site, and its new activation in one prompt."""
-
-
-def _by_head(site: str, value: Tensor) -> Float[Tensor, "prompt head pos width"]:
-    return value if site == "pattern" else value.transpose(1, 2)
-
-
-def _put(site: str, head: int, new: Tensor, value: Tensor, hook: Any) -> Tensor:
-    value = value.clone()
-    _by_head(site, value)[0, head] = new
-    return value
+        return "mh.generate and mh.task_log_prob without both agree with full forward passes"
 
 
 def _padded(tokens: Tokens, padding: int) -> Tokens:

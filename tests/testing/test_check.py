@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import mechheads as mh
+from mechheads.generation.batch import Columns
 from mechheads.interventions.basic import Context
 from mechheads.patching import Resample, Scale, UniformAttention
 from mechheads.runs.head_cache import HeadCache
@@ -204,7 +205,7 @@ def test_a_metric_that_draws_is_told():
 
 def test_an_engine_that_is_off_by_a_percent_is_seen(monkeypatch: pytest.MonkeyPatch):
     module: Any = sys.modules["mechheads.testing.check"]
-    sweep, sets, changes = module.sweep, module.patch_sets, module.changes_of
+    sweep, sets, update = module.sweep, module.patch_sets, Columns.update
     with monkeypatch.context() as patched:
         patched.setattr(module, "sweep", lambda *args, **options: sweep(*args, **options) * 1.01)
         for thing in (mh.Patch("v"), mh.log_prob):
@@ -214,8 +215,8 @@ def test_an_engine_that_is_off_by_a_percent_is_seen(monkeypatch: pytest.MonkeyPa
         patched.setattr(module, "patch_sets", lambda *args, **options: times(sets(*args, **options)))
         with pytest.raises(CheckFailed, match=r"the engine changes .* at L0H1 and L1H3, but a full"):
             check(Scale(0.5))
-    monkeypatch.setattr(module, "changes_of", lambda *given: [change for change in changes(*given) for _ in range(2)])
-    with pytest.raises(CheckFailed, match=r"mh\.generate or mh\.task_log_prob of prompt \d is not a forward pass's"):
+    monkeypatch.setattr(Columns, "update", lambda self, k, v, *rest: update(self, k, 1.01 * v, *rest))
+    with pytest.raises(CheckFailed, match=r"is refused: model: the text written after prompt \d is not that of"):
         check(Scale(0.5))
 
 
