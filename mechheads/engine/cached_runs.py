@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Wave
 from mechheads.heads import HeadId, HeadLike, check_heads
@@ -48,7 +47,7 @@ def _other_tokens(
     differs = tokens.on_cpu.ids != base.on_cpu.ids
     other = differs.any(1)
     first = torch.where(other, differs.long().argmax(1), last[:, 0])
-    return Window.from_start(first, last, layout_of(model), tokens.ids.shape[1], tokens.ids.device), other, last
+    return Window.from_start(first, last, model.backend.layout, tokens.ids.shape[1], tokens.ids.device), other, last
 
 
 def run_sharing_prefix(base: HeadCache, tokens: Tokens, *, limits: Limits) -> HeadCache:
@@ -86,7 +85,7 @@ def values_after(
     model: ModelCore, opening: Sequence[int], ids: Int[Tensor, " token"]
 ) -> list[Float[Tensor, "token kv d_head"]]:
     """The value vectors of single tokens after one opening, for each layer, in float32."""
-    layout, device = layout_of(model), ids.device
+    layout, device = model.backend.layout, ids.device
     prompts = torch.cat([torch.tensor(opening, device=device).expand(len(ids), -1), ids[:, None]], 1)
     if layout == "whole":
         return _last_values(model, prompts)

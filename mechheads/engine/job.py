@@ -17,7 +17,6 @@ from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, Held, other_sid
 from mechheads.engine.evaluate import Evaluator, Reading
 from mechheads.engine.memory import Chunks
 from mechheads.engine.plan import Plan, least_in_flight, make_plan
-from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Packing, Rows, Window
 from mechheads.engine.wavefront import Wave
 from mechheads.heads import HeadId, HeadLike, check_heads
@@ -235,7 +234,7 @@ class Job(Wrapped):
     def window(self, start: Int[Tensor, " prompt"], rows: slice | Int[Tensor, " row"] = slice(None)) -> Window:
         """The positions that are computed of some prompts if changes start here, with a row for each prompt."""
         pos, at = self.tokens.ids.shape[1], self.at_on_cpu[rows]
-        return Window.from_start(start[rows], at, layout_of(self.model), pos, self.at.device)
+        return Window.from_start(start[rows], at, self.model.backend.layout, pos, self.at.device)
 
     def wave(self, rows: slice | Int[Tensor, " row"], window: Rows) -> Wave:
         """Runs changed copies of some prompts to what the metric reads."""
@@ -362,7 +361,7 @@ def make_ready(
         source.claim()
     seconds = time.perf_counter() - start
     starts = tuple(_first_change(spec.intervention, site, place, base, source, heads) for place in places)
-    layout, pos, on_disk = layout_of(model), tokens.ids.shape[1], model.backend.on_disk is not None
+    layout, pos, on_disk = model.backend.layout, tokens.ids.shape[1], model.backend.on_disk is not None
     windows = [Window.from_start(first, read, layout, pos) for first in starts]
     may_pack = layout == "queries" and len(places) == 1 and not on_disk  # weights on disk would be read for each row
     packing = Packing.find(tokens.on_cpu.ids, windows[0]) if may_pack else None
@@ -407,7 +406,7 @@ def _ledger_of(model: Model, spec: Spec, runs: CachedRuns, heads: Sequence[HeadI
 
 def _resumed(model: Model) -> tuple[str, ...]:
     """The activations that a run must keep so that it can be resumed at any layer."""
-    return RUN_SITES if layout_of(model) != "whole" else RUN_SITES[:1]
+    return RUN_SITES if model.backend.layout != "whole" else RUN_SITES[:1]
 
 
 def _first_change(

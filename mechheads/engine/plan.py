@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from mechheads.engine.evaluate import Reading
 from mechheads.engine.memory import logit_bytes, tokens_in_flight
-from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Packing, Window
 from mechheads.heads import HeadId
 from mechheads.limits import Limits, show_bytes, show_seconds
@@ -211,7 +210,7 @@ def make_plan(
         width=width,
         stack=stack,
         rows=rows,
-        layout=layout_of(model),
+        layout=model.backend.layout,
         forwards=0.0,
         flops=0.0,
         bytes=kept + _in_flight(model, stack * widest, keys, stack * prompts, read, limits),

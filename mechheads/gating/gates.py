@@ -26,7 +26,6 @@ from torch.utils.checkpoint import checkpoint
 from mechheads.engine.job import intervention_for
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.report import AnswerWarning
-from mechheads.engine.row_layout import layout_of
 from mechheads.gating.fitted import Reduce
 from mechheads.gating.task import Task, TaskTokens
 from mechheads.generation.generate import changes_of
@@ -307,7 +306,7 @@ def _final_states(
     recompute: bool,
 ) -> Float[Tensor, "set item read d_model"]:
     """States after the final norm at the positions ``at``, for each set and item."""
-    backend, last, queries = model.backend, model.n_layers - 1, layout_of(model) == "queries"
+    backend, last, queries = model.backend, model.n_layers - 1, model.backend.layout == "queries"
     n_sets, n_read, width = len(gates), at.shape[1], ids.shape[1]
     shared = shared_row(ids, at.amax(1) + 1) if queries else None
     with torch.no_grad():

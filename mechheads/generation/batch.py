@@ -17,7 +17,6 @@ from torch import Tensor
 from transformers.generation import logits_process as processors
 
 from mechheads.engine.memory import tokens_in_flight
-from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import shared_start
 from mechheads.limits import Limits
 from mechheads.messages.warn import warn
@@ -145,7 +144,7 @@ class Batch:
         self.live = torch.arange(len(prompt), device=model.device)
         self.present: dict[int, Tensor] = {}
         self.passing = self.live, self.start[:, None]
-        self._columns = None if layout_of(model) == "whole" else Columns(len(prompt), self.pos)
+        self._columns = None if model.backend.layout == "whole" else Columns(len(prompt), self.pos)
         self._settings = own_settings(model)
 
     def rows_of(self, condition: int) -> Int[Tensor, " row"] | None:
@@ -275,7 +274,7 @@ class Batch:
 
     def _masks(self, at: Int[Tensor, "row pos"]) -> list[Float[Tensor, "row 1 pos key"]] | None:
         """For each layer, a mask of the columns that each token sees; None if the model's adapter makes its own."""
-        if layout_of(self.model) != "queries":
+        if self.model.backend.layout != "queries":
             return None
         masks: dict[int, Tensor] = {}
         layers = [self.model.backend.visible(layer, self.pos) for layer in range(self.model.n_layers)]

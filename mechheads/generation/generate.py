@@ -20,7 +20,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.engine.job import intervention_for
-from mechheads.engine.row_layout import layout_of
 from mechheads.generation.batch import Batch, Choice, Choose, warn_of_others
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import (
@@ -505,12 +504,12 @@ class _Writer:
     def _batches(self, tokens: Tokens, limit: int) -> Iterator[list[int]]:
         """Rows that share a batch: the longest prompts first, each with all its conditions."""
         model, pos = self.model, tokens.ids.shape[1] + self.sampling.max_new_tokens
-        kept = 0 if layout_of(model) == "whole" else 2 * model.n_layers * model.n_kv_heads * model.d_head
+        kept = 0 if model.backend.layout == "whole" else 2 * model.n_layers * model.n_kv_heads * model.d_head
         row = model.dtype.itemsize * pos * (kept + 2 * model.d_model) + token_bytes(model, pos) + 12 * model.d_vocab
         size = max(1, (limit - limit // 4) // row)
         lengths = tokens.lengths.tolist()
         order = sorted(range(len(lengths)), key=lambda prompt: -lengths[prompt])
-        for _, alike in groupby(order, key=lambda prompt: lengths[prompt] if layout_of(model) == "rows" else 0):
+        for _, alike in groupby(order, key=lambda prompt: lengths[prompt] if model.backend.layout == "rows" else 0):
             some = [prompt + i * len(lengths) for prompt in alike for i in range(len(self.conditions))]
             yield from (some[start : start + size] for start in range(0, len(some), size))
 

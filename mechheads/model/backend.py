@@ -40,7 +40,7 @@ Hook = tuple[str, Callable[..., Any]]
 R = TypeVar("R")
 Weight = Literal["Q", "K", "V", "O"]
 Layout = Literal["queries", "rows", "whole"]
-"""How changed copies of a run are stacked; see ``engine/row_layout.py``."""
+"""How changed copies of a run are stacked; see ``Plan.layout``."""
 
 GIVEN_UP = (
     "a run cannot be resumed from its cached keys, so every changed copy is computed from its first token on, which "
@@ -115,7 +115,7 @@ class Backend(ABC):
         self.on_disk = on_disk_of(module)
         if self.on_disk is not None:
             self.changes.at_end = self.on_disk.drop
-        self.layout: Layout | None = None  # see engine/row_layout.layout_of
+        self.layout: Layout = "whole"  # until loading has found a cheaper one
         self._ignored: dict[str, bool] = {}
         self.held: Any = None  # the model of another library that the user holds and that this one was made from
         self.held_as: tuple[list[Any], list[Any]] = [], []  # its adapters and weights when it was wrapped

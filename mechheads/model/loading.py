@@ -19,9 +19,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.engine.row_layout import choose_layout, with_deprecations
+from mechheads.engine.rows import Window
+from mechheads.engine.wavefront import Edit, Wave
 from mechheads.messages.wrapped import first_sentence
-from mechheads.model.backend import Backend, Hook
+from mechheads.model.backend import Backend, Hook, Layout
 from mechheads.model.changes import as_usual
 from mechheads.model.core import ModelCore
 from mechheads.model.parts import Blocks, logits_of, moved, rotations_of, trial_tokens
@@ -84,7 +85,7 @@ def prove_loaded(model: ModelCore, references: Sequence[Reference]) -> None:
         except _ERRORS as error:
             said = first_sentence(error)
             raise ValueError(f"{backend.about} cannot be read: running it block by block fails: {said}") from error
-        backend.layout = backend.without_users_hooks(lambda: choose_layout(model, tried))
+        backend.layout = backend.without_users_hooks(lambda: choose_layout(tried))
 
 
 def references_of(model: Any) -> list[Reference]:
@@ -120,8 +121,39 @@ def trial_lengths(config: Any) -> list[int]:
     return [short, long] if long > short else [short]
 
 
-def _proved(model: ModelCore, references: Sequence[Reference]) -> tuple[HeadCache, list[str]]:
-    """A run of two short prompts that was proved, and what was said to be deprecated meanwhile."""
+def choose_layout(run: HeadCache) -> Layout:
+    """The cheapest layout of changed copies in rows that gives a run again if nothing is changed."""
+    run.check_finite()
+    backend = run.need_model().backend
+    for layout in backend.layouts:
+        if _resume_error(run, layout) < backend.tolerance:
+            return layout
+    raise ValueError(
+        f"{backend.about} cannot be resumed: running its later layers from cached activations, with nothing "
+        "changed, does not reproduce its output"
+    )
+
+
+def _resume_error(run: HeadCache, layout: Layout) -> float:
+    """The error of a run resumed with two heads' own z, in standard deviations of its final states."""
+    model = run.need_model()
+    at = run.tokens.lengths[:, None] - torch.tensor([[2, 1]], device=model.device)
+    window = Window.from_start(torch.tensor([2, 3]), at, layout, run.tokens.ids.shape[1])
+    same = [Edit(0, "z", 0, window.take(run.z.layer(0)[:, 0]))]
+    try:
+        if layout != "whole" and "keys" not in run.stores:
+            run = HeadCache.run(model, run.tokens, sites=("z", "resid_pre", "keys", "values"))
+        final = Wave(run, slice(0, 2), window).run([same, same])
+    except torch.OutOfMemoryError:
+        raise
+    except _ERRORS:
+        return torch.inf
+    old = run.final_at(at).float()
+    return float((final.float() - old).abs().max() / old.std())
+
+
+def _proved(model: ModelCore, references: Sequence[Reference]) -> HeadCache:
+    """A run of two short prompts that was proved."""
     backend = model.backend
     _check_hooks_exist(backend)
     every = [*references] or [_own(backend)]
@@ -134,16 +166,16 @@ def _proved(model: ModelCore, references: Sequence[Reference]) -> tuple[HeadCach
     while True:
         off, failed = torch.inf, None
         try:
-            run, said = with_deprecations(lambda keys=keys: _run(model, every[0], keys, mlps))
+            run = _run(model, every[0], keys, mlps)
             off = max([_off(backend, every[0], run.final[:1]), *(_off(backend, each) for each in every[1:])])
         except torch.OutOfMemoryError:
             raise
         except _ERRORS as error:
             failed = error
-        if off < backend.tolerance and not (keys and said):
+        if off < backend.tolerance:
             break
         if keys:
-            keys = ()  # some attention cannot give its keys, or only by a way that is deprecated
+            keys = ()  # some attention cannot give its keys
         elif not backend.take_steps():
             if failed is not None:
                 raise failed
@@ -158,7 +190,7 @@ def _proved(model: ModelCore, references: Sequence[Reference]) -> tuple[HeadCach
     backend.masks_count()
     _check_outputs(backend, run, mlps)
     _check_values(backend, run)
-    return run, said
+    return run
 
 
 def _own(backend: Backend) -> Reference:

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import mechheads as mh
-from mechheads.engine.row_layout import layout_of
 from mechheads.metrics.base import MetricInfo
 from mechheads.metrics.basic import attention_to
 from mechheads.testing import check
@@ -307,7 +306,6 @@ def test_every_kind_of_attention(family, fused, tmp_path):
         zero = torch.zeros(len(row), model.d_head)
         after = read(model, whole, "pattern", last, 1, oracles.z_hooks({(last - 1, 0): zero}))[-1, -1]
         assert effect.values[last - 1, 0, prompt] == pytest.approx(float(after) - before, abs=5e-5)
-    layout_of(model)
 
 
 def test_a_key_outside_the_window_is_refused(tmp_path):

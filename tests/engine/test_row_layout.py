@@ -1,8 +1,7 @@
-"""The layout that a trial finds: the cheapest one on the families that have it, and never one that is deprecated."""
+"""The layout that a trial finds: the cheapest one on the families that have it."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,6 @@ from typing import Any
 import pytest
 
 import mechheads as mh
-from mechheads.engine import row_layout
-from mechheads.engine.row_layout import choose_layout
 from mechheads.model.parts import name_of_keys
 from support.levels import few
 from support.releases import TRANSFORMERLENS_4, only_on_4
@@ -41,9 +38,7 @@ WHOLE = ("bloom", "gpt-neo", "llama4", "mpt")
 def test_the_cheapest_layout_is_found(name: str, loaded: Callable[[str], mh.Model]) -> None:
     model = loaded(name)
     assert model.backend.layouts[0] == PREFERRED
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert choose_layout(model) == PREFERRED
+    assert model.backend.layout == PREFERRED
     assert "layout" not in model.provenance()
 
 
@@ -65,21 +60,6 @@ def test_whole_rows_are_said_with_what_they_cost(name: str, tmp_path: Path) -> N
     plan = mh.plan(model, prompts, intervention=mh.Zero(), positions=[7])
     assert (plan.layout, plan.times) == ("whole", 8)  # 8 tokens in place of the last one
     assert "cannot be resumed from cached keys: about 8 times the work" in repr(plan)
-
-
-def test_a_layout_that_is_deprecated_is_given_up_and_that_is_said(
-    loaded: Callable[[str], mh.Model], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual = row_layout._resume_error
-
-    def warned(run: Any, layout: str) -> float:
-        if layout != "whole":
-            warnings.warn("`keys` is deprecated; use `cache`", FutureWarning, stacklevel=2)
-        return usual(run, layout)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(row_layout, "_resume_error", warned)
-    with pytest.warns(FutureWarning, match=r"from its first token on, .* it was said: `keys` is deprecated"):
-        assert choose_layout(loaded("llama")) == "whole"
 
 
 def test_the_name_of_cached_keys_is_read_from_the_signature() -> None:

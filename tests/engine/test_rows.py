@@ -9,7 +9,6 @@ import torch
 
 import mechheads as mh
 from mechheads.engine import job as jobs
-from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Packed, Packing, Window, shared_start
 from mechheads.patching import UniformAttention
 from support import oracles
@@ -115,7 +114,7 @@ def scores(model: mh.Model, intervention: mh.Intervention, packed: bool, monkeyp
         if not packed:
             patch.setattr(jobs.Packing, "find", lambda *_: None)
         planned = mh.plan(model, PROMPTS, intervention=intervention)
-        assert planned.packed == (packed and layout_of(model) == "queries")
+        assert planned.packed == (packed and model.backend.layout == "queries")
         found = mh.sweep(model, PROMPTS, intervention=intervention, metric=mh.kl_divergence, **options)
     return torch.from_numpy(found.values.values)
 
@@ -184,7 +183,7 @@ def test_a_metric_may_read_several_tokens_of_packed_prompts(small, monkeypatch):
 def test_a_plan_says_so(loaded):
     model = loaded("llama")
     planned = mh.plan(model, PROMPTS, intervention=mh.Zero())
-    if layout_of(model) != "queries":
+    if model.backend.layout != "queries":
         assert not planned.packed and "positions computed" in repr(planned)
         return
     assert "rows of" in repr(planned) and "their shared first tokens only once" in repr(planned)

@@ -8,7 +8,6 @@ import torch
 
 import mechheads as mh
 from mechheads.engine.cached_runs import run_sharing_prefix
-from mechheads.engine.row_layout import layout_of
 from mechheads.limits import Limits
 from mechheads.runs.head_cache import RUN_SITES, HeadCache
 
@@ -28,7 +27,6 @@ CORRUPTED = [
 @pytest.mark.parametrize("tokens_a_batch", [1, 1024])
 def test_what_follows_a_shared_beginning_is_computed_and_the_rest_taken(kind, tokens_a_batch, tiny, monkeypatch):
     model = mh.load(tiny(kind))
-    assert layout_of(model) in model.backend.layouts  # chosen by runs of its own
     clean, corrupted = (mh.Prompts(texts).tokens(model) for texts in (CLEAN, CORRUPTED))
     base = HeadCache.run(model, clean, sites=("z", *RUN_SITES))
     wanted = HeadCache.run(model, corrupted, sites=("z",))
@@ -38,7 +36,7 @@ def test_what_follows_a_shared_beginning_is_computed_and_the_rest_taken(kind, to
         type(model.backend), "finish", lambda self, x: tokens_seen.append(x.shape[1]) or through(self, x)
     )
     found = run_sharing_prefix(base, corrupted, limits=Limits(run_tokens=tokens_a_batch))
-    if layout_of(model) == "queries":
+    if model.backend.layout == "queries":
         assert max(tokens_seen) < clean.ids.shape[1] / 2
     torch.testing.assert_close(found.z.stacked(), wanted.z.stacked(), atol=1e-5, rtol=1e-5)
     for i, length in enumerate(clean.lengths):

@@ -12,7 +12,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import mechheads as mh
-from mechheads.engine.row_layout import layout_of
 from mechheads.interventions.new_z import all_new_z
 from support import oracles
 from support.levels import ONE_FIRST, on_two
@@ -67,7 +66,7 @@ def test_an_architecture_without_cached_keys_is_carried_whole(loaded):
     """Bloom adds its positions to the scores, by the place of a key in its row."""
     bloom = loaded("bloom")
     effect, loop = mh.activation_patch(bloom, PAIRS, heads=["L0H1", "L2H3"]), Loop(bloom)
-    assert layout_of(bloom) == "whole"
+    assert bloom.backend.layout == "whole"
     for prompt in range(len(PAIRS)):
         for layer, head in ((0, 1), (2, 3)):
             assert effect.values[layer, head, prompt] == loop.effect(prompt, layer, head, "z")
@@ -197,7 +196,7 @@ def test_plan_says_how_prompts_share_rows(small):
     plan = mh.plan(small, CLEAN, intervention=mh.Zero())
     assert plan.units == small.n_layers * small.n_heads
     tokens = mh.Prompts(CLEAN).tokens(small)
-    if layout_of(small) != "queries":
+    if small.backend.layout != "queries":
         assert (plan.packed, plan.rows, plan.width) == (False, *tokens.ids.shape)
     rows = [row[:length] for row, length in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)]
     groups = [[rows[prompt] for prompt in group] for group in plan.groups or ()]

@@ -18,7 +18,6 @@ from torch import Tensor
 
 import mechheads as mh
 from mechheads.engine.memory import PeakBytes
-from mechheads.engine.row_layout import layout_of
 from mechheads.generation.batch import Choice
 from mechheads.generation.generate import Generated, Sampling, check_writing, end_tokens, generate, generate_under
 from mechheads.interventions.new_z import HeadChange
@@ -252,7 +251,7 @@ def test_a_model_whose_attention_takes_no_keys(tiny):
         whole.backend.layout = "whole"
     conditions = conditions_for(whole)[:4]
     together = generate_under(whole, PROMPTS[:3], conditions, replace(SAMPLED, max_new_tokens=4))
-    assert layout_of(whole) == "whole"
+    assert whole.backend.layout == "whole"
     for changes, written in zip(conditions, together, strict=True):
         assert of(written) == plain(whole, as_hooks(whole, changes), prompts=PROMPTS[:3], new=4, drawn=True)
 

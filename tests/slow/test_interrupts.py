@@ -16,8 +16,6 @@ import pytest
 import torch
 
 import mechheads as mh
-from mechheads.engine import row_layout
-from mechheads.engine.row_layout import layout_of
 from mechheads.model.analysis import analysis
 from mechheads.model.changes import Forward, HookOn, Setting
 from mechheads.progress import Bar
@@ -122,17 +120,6 @@ def test_what_several_interrupts_leave_the_next_analysis_takes_off(llama, monkey
     assert changes_on(llama) != before
     np.testing.assert_array_equal(mh.ablate(llama, HARMFUL).scores.values, expected)
     assert changes_on(llama) == before
-
-
-def test_an_interrupted_choice_of_a_layout_is_made_anew(llama, monkeypatch):
-    chosen = layout_of(llama)
-    llama.backend.layout = None
-    monkeypatch.setattr(row_layout, "_resume_error", _interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        mh.ablate(llama, HARMFUL)
-    assert llama.backend.layout is None
-    monkeypatch.undo()
-    assert layout_of(llama) == chosen
 
 
 def _interrupt(*_: Any, **__: Any) -> None:
