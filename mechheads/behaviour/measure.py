@@ -20,7 +20,8 @@ attention on these keys times the share of them that the behaviour has.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any
@@ -28,8 +29,9 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
-from mechheads.behaviour.programs import PROGRAMS, fits_of, patterns_of
+from mechheads.behaviour.programs import PROGRAMS, fits_of, patterns_of, without_later_keys
 from mechheads.model.model import Model
 from mechheads.model.parts import Stopped, until_stopped
 from mechheads.model.proof import Claim, last_and_drawn
@@ -50,12 +52,12 @@ MEASURES = (
 )
 _OF_TEXT = -2
 """The number in proofs of runs of windows, which are no cached runs."""
-_ALL_KEYS = 2
-"""The first so many of them have all keys to choose from, the others the middle."""
+_POOLS = [0, 0, 1, 1, 1, 1]
+"""Among which keys those of each behaviour are permuted: 0, all keys; 1, the middle."""
 DELIMITER = re.compile(r"[\W_]+")
 """A token of punctuation, spaces and line ends."""
-_EVERY = 4
-"""Copying is measured at every so many queries."""
+_COPYING = slice(2, None, 4)
+"""The queries at which copying is measured."""
 
 
 def measure(
@@ -68,8 +70,7 @@ def measure(
 
     Measures are NaN where a window has none.
     """
-    weights, has = weights_of(keys_of(ids, delimiters(model.tokenizer, model.d_vocab)))
-    measures, stream = _Measures(model, ids, weights, has), list[Tensor]()
+    measures, stream = _Measures(model, ids), list[Tensor]()
 
     def see(layer: int, **activations: Tensor) -> None:
         measures.see(layer, **activations)
@@ -114,9 +115,9 @@ def each_layer(
 class _Measures:
     """The measures of all layers."""
 
-    def __init__(self, model: Model, ids: Tensor, weights: Tensor, has: Tensor) -> None:
+    def __init__(self, model: Model, ids: Tensor) -> None:
         self._model, self._ids = model, ids
-        self._of_pattern = PatternMeasures(weights, torch.cat([has, has], dim=1))
+        self._keys = Keys(keys_of(ids, delimiters(model.tokenizer, model.d_vocab)))
         self._programs = [each if name == "uniform" else each.to_sparse() for name, each in patterns_of(ids).items()]
         self._read = model.W_U[:, ids].float() * model.final_scale()[:, None, None]  # [d_model, window, pos]
         shape = (len(MEASURES), model.n_layers, model.n_heads, len(ids))
@@ -128,60 +129,95 @@ class _Measures:
         model = self._model
         W_O = written_by(model, layer)
         squares = W_O @ W_O.mT
-        size = norm_of(values_of(model, v), squares).permute(0, 2, 1)[..., None]
-        moved = pattern * size.mT
-        moved /= (pattern @ size).clamp_min(torch.finfo(moved.dtype).tiny)
-        n = 2 * len(BEHAVIOURS)
-        self.found[:n, layer] = self._of_pattern.features(pattern)
-        self.found[n : 2 * n, layer] = self._of_pattern.features(moved)
-        at_distance, found = self._of_pattern.at_distance(pattern)
-        self.at_distance[layer] = at_distance.sum(0)
+        features = self._keys.features(pattern, norm_of(values_of(model, v), squares).transpose(1, 2))
+        self.found[: len(features), layer] = features
+        found = dict(zip(FITS, fits_of(pattern, self._programs), strict=True))
         found["entropy"] = entropy(pattern)
         found["norm"] = (norm_of(z, squares) / resid_pre.norm(dim=-1)[..., None])[:, 1:].mean(1)
-        found["copying"] = self._copying(pattern, z, W_O)
-        found |= zip(FITS, fits_of(pattern, self._programs), strict=True)
+        with only_middle(pattern):
+            at_distance, of_distance = self._keys.at_distance(pattern)
+            attended = pattern[:, :, _COPYING].max(-1).indices  # argmax takes twice as long
+        self.at_distance[layer] = at_distance.sum(0)
+        found |= of_distance | {"copying": self._copying(attended, z, W_O)}
         for name, values in found.items():
             self.found[MEASURES.index(name), layer] = values.T.double()
 
-    def _copying(self, pattern: Tensor, z: Tensor, W_O: Tensor) -> Float[Tensor, "window head"]:
+    def _copying(
+        self, attended: Int[Tensor, "window head query"], z: Tensor, W_O: Tensor
+    ) -> Float[Tensor, "window head"]:
         """How often the head raises the logit of the token it attends to most above that of another of the window."""
-        queries = slice(2, None, _EVERY)
-        middle = self._of_pattern.middle[queries]
-        attended = (pattern[:, :, queries] * middle).argmax(-1, keepdim=True)
+        middle = self._keys.middle[_COPYING]
         raised = (W_O.flatten(0, 1) @ self._read.flatten(1)).view(*W_O.shape[:2], *self._ids.shape)
-        logits = (z[:, queries].permute(2, 0, 1, 3) @ raised.transpose(1, 2)).transpose(0, 1)
-        token = self._ids[:, None].expand(-1, pattern.shape[1], -1).gather(-1, attended[..., 0])
+        logits = (z[:, _COPYING].permute(2, 0, 1, 3) @ raised.transpose(1, 2)).transpose(0, 1)
+        token = self._ids[:, None].expand(-1, attended.shape[1], -1).gather(-1, attended)
         same = self._ids[:, None, None] == token[..., None]
-        below = torch.where(same, 0.5, (logits < logits.gather(-1, attended)).float()) * middle
+        below = torch.where(same, 0.5, (logits < logits.gather(-1, attended[..., None])).float()) * middle
         others = middle.sum(-1) - 1
         share = (below.sum(-1) - 0.5) / others.clamp_min(1)
         return (share * (others > 0)).sum(-1) / (others > 0).sum().clamp_min(1)
 
 
-class PatternMeasures:
-    """The measures that follow from attention patterns alone; ``weights``, ``has`` from ``weights_of``."""
+@contextmanager
+def only_middle(pattern: Float[Tensor, "window head pos pos"]) -> Iterator[None]:
+    """For a while, a pattern itself is 0 outside the middle: copying it would cost more than what is read from it."""
+    outside = pattern[..., 0], pattern.diagonal(dim1=-2, dim2=-1)
+    before = [each.clone() for each in outside]
+    for each in outside:
+        each.zero_()
+    yield
+    for each, value in zip(outside, before, strict=True):
+        each.copy_(value)
 
-    def __init__(self, weights: Float[Tensor, "window feature pos pos"], has: Bool[Tensor, "window feature"]) -> None:
-        self._weights, self._has = weights, has.T[:, None]
-        n = weights.shape[-1]
-        position = torch.arange(n, device=weights.device)
+
+class Keys:
+    """The keys of each behaviour in some windows, and what follows from attention to them."""
+
+    def __init__(self, keys: Bool[Tensor, "window behaviour pos pos"]) -> None:
+        n = keys.shape[-1]
+        position = torch.arange(n, device=keys.device)
         back = position[:, None] - position
         self.middle = (back > 0) & (position >= 1) & (position[:, None] >= 2)
         self._pairs_at_distance = torch.bincount(back[self.middle], minlength=n).double()
+        of = dict(zip(BEHAVIOURS, keys.unbind(1), strict=True))
+        self._delimits = of["delimiter"][:, None, -1].float()
+        self._copies = [of[name].nonzero(as_tuple=True) for name in ("duplicate", "induction")]
+        count = keys.sum(-1)
+        counted = (count > 0) & (position >= 2)
+        self._has = counted.any(-1).T[:, None]
+        pool = torch.stack([position + 1, position - 1])[_POOLS].clamp_min(1)
+        of_query = counted / counted.sum(-1, keepdim=True).clamp_min(1)
+        self._of_query = torch.stack([of_query, of_query * count / pool], dim=1)[:, :, :, None]
 
-    def features(self, pattern: Float[Tensor, "window head pos pos"]) -> Float[Tensor, "feature head window"]:
-        found = torch.einsum("whk,wfk->fhw", pattern.flatten(2), self._weights.flatten(2)).double()
-        return found.masked_fill(~self._has, torch.nan)
+    def features(
+        self, pattern: Float[Tensor, "window head pos pos"], size: Float[Tensor, "window head pos"]
+    ) -> Float[Tensor, "feature head window"]:
+        """Attention to the keys of each behaviour and its null; then both if keys count by their size."""
+        weight = torch.stack([torch.ones_like(size), size])
+        columns = torch.stack([weight, weight * self._delimits], dim=-1).permute(1, 2, 3, 0, 4).flatten(-2)
+        total, delimiter = (pattern @ columns).unflatten(-1, (2, 2)).permute(4, 3, 0, 1, 2)
+        itself = pattern.diagonal(dim1=-2, dim2=-1) * weight
+        previous = pad(pattern.diagonal(-1, -2, -1) * weight[..., :-1], (1, 0))
+        attention = [pattern[..., 0] * weight[..., :1], itself, previous]
+        for window, query, key in self._copies:
+            seen = pattern[window, :, query, key][:, None] * weight.permute(1, 3, 0, 2)[window, key]
+            by_query = torch.zeros_like(weight.permute(1, 3, 0, 2), memory_format=torch.contiguous_format)
+            by_query.flatten(0, 1).index_add_(0, window * pattern.shape[-1] + query, seen)
+            attention.append(by_query.permute(2, 0, 3, 1))
+        attention.append(delimiter - itself * self._delimits)
+        pools = torch.stack([total, total - attention[0] - itself])[_POOLS]
+        both = torch.stack([torch.stack(attention), pools]).permute(2, 3, 0, 1, 4, 5)
+        both[1] /= total[1, :, None, None].clamp_min(torch.finfo(total.dtype).tiny)
+        found = (both * self._of_query).sum(-1).permute(0, 2, 3, 4, 1).double()
+        return found.masked_fill(~self._has, torch.nan).flatten(0, 2)
 
     def at_distance(
-        self, pattern: Float[Tensor, "window head pos pos"]
+        self, middle: Float[Tensor, "window head pos pos"]
     ) -> tuple[Float[Tensor, "window head distance"], dict[str, Float[Tensor, "window head"]]]:
-        """The attention within the middle at each distance, and what follows from it."""
-        seen = pattern * self.middle.to(pattern.dtype)
-        sums, count = self._by_distance(seen), self._pairs_at_distance
+        """The attention at each distance, from a pattern within the middle, and what follows from it."""
+        sums, count = self._by_distance(middle), self._pairs_at_distance
         mass, tiny = sums.sum(-1), torch.finfo(torch.float64).tiny
         by_mean = mass**2 / count.sum()
-        squares = torch.linalg.vector_norm(seen, dim=(-1, -2)).double() ** 2
+        squares = torch.linalg.vector_norm(middle, dim=(-1, -2)).double() ** 2
         share = ((sums**2 / count.clamp_min(1)).sum(-1) - by_mean) / (squares - by_mean).clamp_min(tiny)
         by_chance = (int((count > 0).sum()) - 1) / max(int(count.sum()) - 1, 1)
         return sums, {
@@ -190,18 +226,21 @@ class PatternMeasures:
             "distance": (sums * torch.arange(len(count), device=sums.device)).sum(-1) / mass.clamp_min(tiny),
         }
 
-    def _by_distance(self, seen: Float[Tensor, "window head pos pos"]) -> Float[Tensor, "window head distance"]:
+    def _by_distance(self, middle: Float[Tensor, "window head pos pos"]) -> Float[Tensor, "window head distance"]:
         """The sum of attention over all pairs at each distance, by a view whose columns are the distances."""
-        n = seen.shape[-1]
-        flat = seen.flatten(2)
+        n = middle.shape[-1]
+        flat = middle.flatten(2)
         rows = flat.as_strided((*flat.shape[:2], n - 1, n), (*flat.stride()[:2], n + 1, 1), flat.storage_offset() + 2)
         return rows.sum(2).double().flip(-1)
 
 
 def entropy(pattern: Float[Tensor, "window head pos pos"]) -> Float[Tensor, "window head"]:
     """The entropy of attention in nats, a mean over all queries."""
-    logs = pattern.clamp_min(torch.finfo(pattern.dtype).tiny).log_()
-    return -logs.mul_(pattern).sum((-1, -2)) / pattern.shape[2]
+    found = pattern.new_zeros(pattern.shape[:2])
+    for part in without_later_keys(pattern):
+        logs = part.clamp_min(torch.finfo(part.dtype).tiny).log_()
+        found -= logs.mul_(part).sum((-1, -2))
+    return found / pattern.shape[2]
 
 
 def delimiters(tokenizer: Any, size: int) -> Bool[Tensor, " token"]:
@@ -233,25 +272,6 @@ def keys_of(
     return torch.stack([mask.expand(len(ids), n, n) for mask in at], dim=1)
 
 
-def weights_of(
-    keys: Bool[Tensor, "window behaviour pos pos"],
-) -> tuple[Float[Tensor, "window feature pos pos"], Bool[Tensor, "window behaviour"]]:
-    """Weights whose products with a pattern, summed, are behaviours and nulls; and which of them a window has."""
-    n = keys.shape[-1]
-    position = torch.arange(n, device=keys.device)
-    back = position[:, None] - position
-    pools = torch.stack([back >= 0, (back > 0) & (position >= 1)])[
-        [0] * _ALL_KEYS + [1] * (len(BEHAVIOURS) - _ALL_KEYS)
-    ]
-    count = keys.sum(-1)
-    counted = (count > 0) & (position >= 2)
-    of_query = counted / counted.sum(-1, keepdim=True).clamp_min(1)
-    share = count / pools.sum(-1).clamp_min(1)
-    own = keys * of_query[..., None]
-    null = pools * (share * of_query)[..., None]
-    return torch.cat([own, null.expand_as(own)], dim=1).float(), counted.any(-1)
-
-
 def written_by(model: Model, layer: int) -> Float[Tensor, "head d_head d_model"]:
     """W_O of each head, with the norm's weight or multiplier after attention."""
     return model.W_O[layer].float() * model.attention_out_scale(layer)
@@ -266,5 +286,6 @@ def norm_of(
     states: Float[Tensor, "window pos head d_head"], squares: Float[Tensor, "head d_head d_head"]
 ) -> Float[Tensor, "window pos head"]:
     """The norm of states times W_O, from W_O W_O^T."""
-    by_head = states.transpose(1, 2)
-    return ((by_head @ squares) * by_head).sum(-1).clamp_min(0).sqrt().transpose(1, 2)
+    by_head = states.flatten(0, 1).transpose(0, 1)
+    norms = ((by_head @ squares) * by_head).sum(-1).clamp_min(0).sqrt()
+    return norms.T.unflatten(0, states.shape[:2])

@@ -17,7 +17,7 @@ A token without such keys attends to the first token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -69,6 +69,12 @@ def patterns_of(ids: Int[Tensor, "window pos"]) -> dict[str, Float[Tensor, "wind
     return dict(zip(PROGRAMS, keys / keys.sum(-1, keepdim=True), strict=True))
 
 
+def without_later_keys(pattern: Float[Tensor, "*of pos pos"]) -> Iterator[Float[Tensor, "*of query key"]]:
+    """The pattern by blocks of queries, each with the keys up to its last query: half of the whole is 0."""
+    for start in range(0, pattern.shape[-1], 64):
+        yield pattern[..., start : start + 64, : start + 64]
+
+
 def fits_of(
     pattern: Float[Tensor, "window head pos pos"], programs: Iterable[Float[Tensor, "window pos pos"]]
 ) -> list[Float[Tensor, "window head"]]:
@@ -80,7 +86,8 @@ def fits_of(
             smaller = torch.minimum(pattern[window, :, query, key], weights.values()[:, None])
             shared = torch.zeros_like(both).index_add_(0, window, smaller)
         else:
-            shared = torch.minimum(pattern, weights[:, None]).sum((-1, -2))
+            parts = zip(without_later_keys(pattern), without_later_keys(weights[:, None]), strict=True)
+            shared = sum(torch.minimum(one, other).sum((-1, -2)) for one, other in parts)
         found.append(shared / (both - shared))
     return found
 

@@ -16,7 +16,7 @@ import mechheads as mh
 import mechheads.behaviour.profile
 import mechheads.behaviour.windows
 from mechheads.behaviour import profile_heads
-from mechheads.behaviour.measure import BEHAVIOURS, MEASURES, delimiters, keys_of, measure, weights_of
+from mechheads.behaviour.measure import BEHAVIOURS, MEASURES, Keys, delimiters, keys_of, measure
 from mechheads.behaviour.profile import PROFILED, Totals
 from mechheads.behaviour.programs import PROGRAMS
 from mechheads.behaviour.windows import Windows, default_texts, windows_of
@@ -116,15 +116,18 @@ def test_the_null_is_the_mean_over_permutations_of_the_keys() -> None:
     generator = np.random.default_rng(0)
     tokens = [3, 1, 3, 2, 1, 3, 1, 1]
     keys = keys_of(torch.tensor([tokens]), torch.zeros(4, dtype=torch.bool))
-    weights, _ = weights_of(keys)
     pattern = torch.rand(8, 8, generator=torch.Generator().manual_seed(0)).tril()
-    own, null = (weights[0] * pattern).sum((-1, -2)).split(len(BEHAVIOURS))
+
+    def features(pattern: torch.Tensor) -> list[torch.Tensor]:
+        return list(Keys(keys).features(pattern[None, None], torch.ones(1, 1, 8))[:, 0, 0].split(len(BEHAVIOURS)))
+
+    own, null = features(pattern)[:2]
     drawn = []
     for _ in range(4000):
         mixed = pattern.clone()
         for q in range(2, 8):
             mixed[q, 1:q] = mixed[q, 1 + generator.permutation(q - 1)]
-        drawn.append((weights[0] * mixed).sum((-1, -2))[: len(BEHAVIOURS)])
+        drawn.append(features(mixed)[0])
     mean, error = torch.stack(drawn).mean(0), torch.stack(drawn).std(0) / 4000**0.5
     for name in ("previous", "duplicate", "induction"):
         at = BEHAVIOURS.index(name)
