@@ -20,7 +20,7 @@ import xarray as xr
 from mechheads.heads import HeadLike, Heads, check_head, check_heads
 from mechheads.labels.causal import CausalEvidence
 from mechheads.labels.relations import CATEGORIES, Relations
-from mechheads.labels.static import USUAL, Norm, ScoringSettings, Source, Targets, relation_scores
+from mechheads.labels.static import USUAL, Norm, ScoringSettings, Source, relation_scores
 from mechheads.labels.usable_pairs import LEAST_PAIRS
 from mechheads.messages.arguments import Share, Within
 from mechheads.messages.warn import warn
@@ -177,7 +177,6 @@ class RelationOptions(TypedDict, total=False):
     k_copying: int | None
     source: Source
     norm: Norm
-    targets: Targets
     min_pairs: int | None
     scoring: ScoringSettings
     heads: Heads | None
@@ -309,19 +308,12 @@ def _limits(scores: HeadScores) -> tuple[np.ndarray, list[str]]:
 
 @dataclass(frozen=True)
 class _Evidence:
-    """Which relations are evidence for a head's categories; each array is [layer, head, relation].
+    """Which relations are evidence for a head's categories; each array is [layer, head, relation]."""
 
-    Attributes:
-        enough: the relation gives the head its category.
-        below_floor: the relation is as significant, but its score is too small.
-        suppresses: the head suppresses the relation instead of implementing it.
-        q: of whichever of the two it does.
-    """
-
-    enough: np.ndarray
-    below_floor: np.ndarray
-    suppresses: np.ndarray
-    q: np.ndarray
+    enough: np.ndarray  # the relation gives the head its category
+    below_floor: np.ndarray  # it is as significant, but its score is too small
+    suppresses: np.ndarray  # the head suppresses the relation instead of implementing it
+    q: np.ndarray  # of whichever of the two it does
 
 
 def _evidence(scores: HeadScores, rule: Rule, fdr: float, floor: float, tau: float, suppression: bool) -> _Evidence:
@@ -348,10 +340,8 @@ def _evidence(scores: HeadScores, rule: Rule, fdr: float, floor: float, tau: flo
 
 
 def _best(scores: HeadScores, where: np.ndarray, found: _Evidence) -> dict[str, np.ndarray]:
-    """The best relation of a category for each head: the one with the largest score among those that are evidence.
-
-    If none is evidence, the largest among those below the floor; if there are none of these, the largest of all.
-    """
+    """The best relation of a category for each head: the largest score of evidence, of what is below the floor, or of
+    all."""
     data: xr.Dataset = scores.dataset.isel(relation=np.flatnonzero(where))
     enough, below, suppresses, q = (
         array[..., where] for array in (found.enough, found.below_floor, found.suppresses, found.q)
@@ -407,11 +397,8 @@ def _acts_in_context(scores: HeadScores, causal: CausalEvidence, fdr: float, flo
 
 
 def _verdict(evidence: np.ndarray, acts: np.ndarray | None) -> np.ndarray:
-    """The verdict on each head from weights and context, over the relations of a category (the last axis of both).
-
-    A head is confirmed if both agree on the same relation. If its weights are evidence only for relations that were not
-    patched, its verdict is empty.
-    """
+    """The verdict on each head from weights and context, over the relations of a category (the last axis of both);
+    empty if its weights are evidence only for relations that were not patched."""
     verdict = np.full(evidence.shape[:-1], "", dtype=object)
     if acts is not None:
         ran, acting = ~np.isnan(acts), acts == 1

@@ -23,10 +23,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.heads import Heads, check_heads, kv_head
+from mechheads.heads import Heads, kv_head, named_heads
 from mechheads.labels.ranks import Ranks, usual_k
 from mechheads.labels.relations import Relations, load_relations
-from mechheads.labels.usable_pairs import KeptPairs, Targets, keep_pairs, long_enough
+from mechheads.labels.usable_pairs import KeptPairs, Targets, keep_pairs
 from mechheads.messages.arguments import Positive
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.warn import warn
@@ -92,11 +92,10 @@ def dynamic_scores(
         raise ValueError(f"templates is {templates!r}; give a list of texts that contain {{source}}")
     if wrong := [template for template in templates if template.count("{source}") != 1]:
         raise ValueError(f"templates: {wrong[0]!r} must contain {{source}} exactly once")
-    chosen = np.zeros((model.n_layers, model.n_heads), dtype=bool)
-    for each in check_heads(heads, model.n_layers, model.n_heads):
-        chosen[each.layer, each.head] = True
-    everything = keep_pairs(load_relations(relations), model.tokenizer, targets=targets, any_source=True)
-    scored = long_enough(everything, min_pairs, relations is not None)
+    chosen, asked = named_heads(heads, model.n_layers, model.n_heads)
+    loaded, options = load_relations(relations), {"targets": targets, "min_pairs": min_pairs}
+    everything = keep_pairs(loaded, model.tokenizer, any_source=True, **options, named=relations is not None)
+    scored = [kept for kept in everything if kept.scored]
     names, counts = [kept.relation.name for kept in scored], np.array([len(kept.pairs) for kept in scored])
     words = sorted({source for kept in scored for source, _ in kept.pairs})
     prompts = [_fill(template, words).tokens(model) for template in templates]
@@ -113,7 +112,8 @@ def dynamic_scores(
         provenance=make_provenance(
             model,
             k=dict(zip(names, limits, strict=True)),
-            ledger={kept.relation.name: kept.ledger(kept in scored) for kept in everything},
+            ledger={kept.relation.name: kept.ledger() for kept in everything},
+            heads=asked,
             interrupted=np.isnan(score[chosen]).any(),
         ),
         variables={

@@ -57,7 +57,6 @@ def cumulative_removal(
     most: Positive | None = None,
     n: int = 24,
     shots: int = 4,
-    template: int = 0,
 ) -> Curves:
     """Remove a relation's heads together, one more at a time, and measure next-token accuracy.
 
@@ -73,7 +72,7 @@ def cumulative_removal(
             smaller set), and whose accuracy with all heads is within 0.2.
         draws: how many times random heads are drawn.
         most: the largest number of heads to remove; by default, ``removal_limit`` of the model's number of heads.
-        n, shots, template: as in ``few_shot_prompts``.
+        n, shots: as in ``few_shot_prompts``, with the first few-shot template of each relation.
 
     Returns:
         Accuracy after each step, with Wilson's interval: of the line "relation", of random heads, each in the place of
@@ -107,17 +106,17 @@ def cumulative_removal(
     lines = {"relation": heads} | random
     if taken := [control.name for control in others if control.name in lines or is_random(control.name)]:
         raise ValueError(f"controls: another line of the table is called {taken[0]!r} too; rename that relation")
-    asked = {"n": n, "shots": shots, "template": template, "seed": seed}
-    prompts, *others_prompts = (few_shot_prompts(model, each, **asked) for each in (loaded, *others))
+    options = {"n": n, "shots": shots, "seed": seed}
+    prompts, *others_prompts = (few_shot_prompts(model, each, **options) for each in (loaded, *others))
     runs = _last_token_runs(model, prompts, lines.values(), intervention)
     if (base := float(runs.base_value.mean())) < LEAST_ACCURACY:
         raise ValueError(
             f"relation {loaded.name!r}: the model gets {base:.0%} of its few-shot prompts right with all heads in "
-            f"place, but removal needs {LEAST_ACCURACY:.0%}; try more shots or another template"
+            f"place, but removal needs {LEAST_ACCURACY:.0%}; try more shots or another few-shot template"
         )
     curves = {which: _empty(heads, prompts) for which in lines}
     curves |= {each.name: _empty(heads, some) for each, some in zip(others, others_prompts, strict=True)}
-    about = make_provenance(runs, asked, relation=loaded, heads=heads)
+    about = make_provenance(runs, options, relation=loaded, heads=heads)
     bar = set_bar(sum(map(len, curves.values())), f"removal of {len(heads)} heads")
     with until_interrupted() as interrupts, bar:
         for which, line in lines.items():

@@ -25,29 +25,34 @@ score, ``contrast``: how many standard deviations of its row a source raises its
 the relation, averaged over pairs (``Ranks.contrast``). It ranks heads by what they do in context far better than phi
 does, and best with the ``carried`` reading (docs/labels.md); labels use hits.
 
-M is never formed and nothing is sorted; ``ranks.py`` explains how. The paper has no null; here ``nulls.py`` shuffles
-the targets of a relation among its sources and counts how often as many are hit, also by the best of the readings.
+M is never formed and nothing is sorted; ``ranks.py`` explains how.
+
+The paper has no null. Here the targets of a relation are shuffled among its sources: a head that raises " Paris" for
+every source, or prefers common words, hits some targets by that alone. Let H[i, j] be 1 if source i has target j among
+its k largest, else 0. The score of the relation is the mean of H[i, i]. Under the null every matching of sources and
+targets is equally likely: T = sum over i of H[i, pi(i)], pi a random permutation. p is the share of permutations with T
+at least as large as the observed one. Of several readings, T is the largest, each shuffled by the same pi: the
+selection of the best reading is part of the null.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
+from itertools import islice, permutations
+from math import factorial, lgamma, log
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Int
 
-from mechheads.heads import Heads, check_heads
-from mechheads.labels.nulls import matching_null, matchings
+from mechheads.heads import Heads, named_heads
 from mechheads.labels.ranks import HeadPath, Ranks, Ties, usual_k
 from mechheads.labels.readings import READINGS, Norm, Reading, Readings, Source
 from mechheads.labels.relations import Relations, load_relations
-from mechheads.labels.usable_pairs import KeptPairs, Targets, keep_pairs, long_enough
+from mechheads.labels.usable_pairs import Targets, keep_pairs
 from mechheads.ledger.key import Store
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive, Share, check_arguments
@@ -64,6 +69,8 @@ from mechheads.results.stats import mean_over_prompts, q_values, share_interval
 Side = Literal[1, -1]
 """Whether a score counts the largest entries of a row (1) or the smallest (-1)."""
 
+EXACT_UP_TO = 7
+"""Up to this number of pairs, all matchings of a relation are counted."""
 TIES = {"target": "count for the target", "index": "count for the larger token id"}
 
 
@@ -73,6 +80,8 @@ class ScoringSettings:
 
     Attributes:
         leading_space: whether words are tokenised with a leading space.
+        targets: ``"first"`` also uses targets of several tokens, by their first token; the variable ``by_first`` of
+            the scores marks these pairs.
         ties: ``"target"``: only strictly larger entries are ahead of a target; ``"index"``: at a tie the larger
             token id is ahead, as in a stable sort that is then reversed. The paper's code uses the order of
             ``torch.topk``.
@@ -89,6 +98,7 @@ class ScoringSettings:
     """
 
     leading_space: bool = True
+    targets: Targets = "single"
     ties: Ties = "target"
     min_effect: Share = 0.01
     draws: Positive = 9999
@@ -108,61 +118,8 @@ class Scoring(ScoringSettings):
     k_copying: Positive | None = None
     source: Source = "all"
     norm: Norm = "folded"
-    targets: Targets = "single"
     min_pairs: Positive | None = None
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class Found:
-    """The results for both directions: axis 0 of ``hits``, ``p``, ``null`` and ``reading`` is (implements, suppresses).
-
-    Attributes:
-        hits: of the best reading [2, layer, head, relation, pair].
-        p, null: p and the mean of the null [2, layer, head, relation].
-        reading: the index of the best reading in READINGS, -1 if there is no hit [2, layer, head, relation].
-        each, contrast: phi and contrast for each reading [reading, layer, head, relation].
-    """
-
-    hits: np.ndarray
-    p: np.ndarray
-    null: np.ndarray
-    reading: np.ndarray
-    each: np.ndarray
-    contrast: np.ndarray
-
-    @classmethod
-    def empty(cls, n_layers: int, n_heads: int, scored: Sequence[KeptPairs]) -> Found:
-        shape = (2, n_layers, n_heads, len(scored))
-        longest = max(len(kept.pairs) for kept in scored)
-        hits, p, null = np.full((*shape, longest), np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
-        each, contrast = np.full((2, len(READINGS), *shape[1:]), np.nan)
-        return cls(hits, p, null, np.full(shape, -1), each, contrast)
-
-    def row(self, layer: int, pairs: Bool[np.ndarray, "relation pair"]) -> Float[np.ndarray, " value"]:
-        """What was found for a layer, to be stored; ``pairs`` are those that each relation has."""
-        hits = np.packbits(self.hits[:, layer][..., pairs].astype(bool))
-        return np.concatenate([array[:, layer].astype(np.float64).ravel() for array in self._small] + [hits])
-
-    def take(self, layer: int, row: Float[np.ndarray, " value"], pairs: Bool[np.ndarray, "relation pair"]) -> None:
-        """Take over what ``row`` gave for a layer."""
-        for array in self._small:
-            part, row = np.split(row, [array[:, layer].size])
-            array[:, layer] = part.reshape(array[:, layer].shape)
-        of_layer = self.hits[:, layer]
-        shape = of_layer[..., pairs].shape
-        of_layer[..., pairs] = np.unpackbits(row.astype(np.uint8), count=math.prod(shape)).reshape(shape)
-        of_layer[np.isnan(self.p[:, layer])] = np.nan  # heads that were not asked for
-
-    @property
-    def _small(self) -> tuple[np.ndarray, ...]:
-        return self.p, self.null, self.reading, self.each, self.contrast
-
-    def forget(self, layers: slice) -> None:
-        """Reset some layers, as if they had not been scored."""
-        self.reading[:, layers] = -1
-        for array in (self.hits, self.p, self.null, self.each, self.contrast):
-            array[:, layers] = np.nan
 
 
 @analysis
@@ -174,7 +131,6 @@ def relation_scores(
     k_copying: Positive | None = None,
     source: Source = "all",
     norm: Norm = "folded",
-    targets: Targets = "single",
     min_pairs: int | None = None,
     scoring: ScoringSettings = USUAL,
     heads: Heads | None = None,
@@ -198,18 +154,16 @@ def relation_scores(
             relation, the one of these with the largest score.
         norm: ``"folded"`` multiplies the scale of the norm before attention into W_V, of a norm after attention
             into W_O and of the final norm into W_U; ``"raw"`` does not, as in the paper.
-        targets: ``"first"`` also uses targets of several tokens, by their first token; the variable ``by_first``
-            marks these pairs.
         min_pairs: relations with fewer single-token pairs are skipped; a warning and ``provenance["ledger"]`` name
             them. By default, 30 for the relations of the package; relations that you name are scored with any number
             of pairs, with a warning if it is below 30, which a label needs. A relation that you name and that has no
             such pair is an error.
-        scoring: how ties count, the smallest score that is tested, and the rest; see ``mh.labels.ScoringSettings``.
+        scoring: how words become tokens, how ties count and the rest; see ``mh.labels.ScoringSettings``.
         heads: the heads to score, as in ``mh.sweep``; every head if left out. The others are NaN.
 
     Returns:
         Scores over (layer, head, relation), unit "share of pairs": phi, with Wilson's interval for a share of
-        pairs, and p and q against shuffled targets (one-sided; see ``labels.nulls``; q over these heads and all
+        pairs, and p and q against shuffled targets (one-sided; q over these heads and all
         relations). With several readings the score is the largest, and the null takes the largest in each shuffle too.
         ``values`` holds 1 for a hit and 0 for none, per pair, NaN beyond a relation's last pair.
         Further variables over (layer, head, relation): ``reading``, the reading with the largest score, empty if no
@@ -237,16 +191,8 @@ def relation_scores(
     >>> phi.heads(2), phi.dataset["reading"].sel(layer=23, head=4).item()
     ((HeadId(layer=29, head=2), HeadId(layer=23, head=4)), 'first_mlp')
     """
-    whole = Scoring(
-        **vars(scoring),
-        k=k,
-        k_copying=k_copying,
-        source=source,
-        norm=norm,
-        targets=targets,
-        min_pairs=min_pairs,
-        seed=current().seed,
-    )
+    of_call = {"k": k, "k_copying": k_copying, "source": source, "norm": norm, "min_pairs": min_pairs}
+    whole = Scoring(**vars(scoring), **of_call, seed=current().seed)
     return RelationScorer(model, relations, whole, heads=heads).scores()
 
 
@@ -257,14 +203,13 @@ class RelationScorer:
     """Relation scores of a model, layer by layer. When it is made, words are chosen and readings run."""
 
     def __init__(self, model: Model, relations: Relations | None, scoring: Scoring, heads: Heads | None = None) -> None:
-        self._heads = check_heads(heads, model.n_layers, model.n_heads)
+        named, self._asked = named_heads(heads, model.n_layers, model.n_heads)
+        self._heads = [np.flatnonzero(of_layer).tolist() for of_layer in named]
         k, k_copying = usual_k(model.d_vocab, scoring.k, scoring.k_copying)
         self._model, self._scoring, self._loaded = model, scoring, load_relations(relations)
-        named = relations is not None
-        self._everything = keep_pairs(
-            self._loaded, model.tokenizer, leading_space=scoring.leading_space, targets=scoring.targets, named=named
-        )
-        self._scored = long_enough(self._everything, scoring.min_pairs, named)
+        words = {"leading_space": scoring.leading_space, "targets": scoring.targets, "min_pairs": scoring.min_pairs}
+        self._everything = keep_pairs(self._loaded, model.tokenizer, **words, named=relations is not None)
+        self._scored = [kept for kept in self._everything if kept.scored]
         self._about = model.provenance()
         self._limits = [k_copying if kept.relation.copying else k for kept in self._scored]
         tokens = [pair for kept in self._scored for pair in kept.tokens]
@@ -288,25 +233,30 @@ class RelationScorer:
         self._apart = self._ranks.by_hubs and model.dtype == torch.float32
         """Whether heads are scored one by one, because each head's product with W_U serves its hubs, hits and null. The
         heads of a layer are scored together if it is not needed, or if W_U is converted each time."""
-        self._found = Found.empty(model.n_layers, model.n_heads, self._scored)
-        self._ready: set[int] = set()
-        self._which = np.array([np.arange(max(per_relation)) < size for size in per_relation])
+        size = model.n_heads, len(self._scored)
+        shapes = {"hits": (2, *size, max(per_relation)), "p": (2, *size), "null": (2, *size), "reading": (2, *size)}
+        shapes |= {"each": (len(READINGS), *size), "contrast": (len(READINGS), *size)}
+        self._found = {name: np.full((model.n_layers, *shape), np.nan) for name, shape in shapes.items()}
+        """For each layer: hits, p, the mean under the null and the best reading of both sides, implements and
+        suppresses; phi (``each``) and the contrast of each reading."""
         self._store = Store(current().store, analysis="relation_scores")
-        self._asked = "all" if heads is None else list(map(str, self._heads))
         pairs = [relation.fingerprint for relation in self._loaded]
         self._ledger = self._store.open(model, {}, relations=pairs, scoring=scoring, heads=self._asked)
-        for name, row in ({} if self._ledger is None else self._ledger.finished()).items():
-            self._found.take(int(name), row, self._which)
-            self._ready.add(int(name))
+        stored = {} if self._ledger is None else self._ledger.finished()
+        self._ready = set(map(int, stored))
+        for name, row in stored.items():
+            ends = np.cumsum([of_layer[0].size for of_layer in self._found.values()])[:-1]
+            for of_layer, part in zip(self._found.values(), np.split(row, ends), strict=True):
+                of_layer[int(name)] = part.reshape(of_layer.shape[1:])
 
     def scores(self) -> HeadScores:
         """Score all layers, until done or Ctrl-C."""
         with self._store:
             done = self._score_layers()
         self._ledger = None
-        found = self._found
+        (phi, _), (p, _) = (np.moveaxis(self._found[name], 1, 0) for name in ("hits", "p"))
         scores = HeadScores.from_values(
-            found.hits[0],
+            phi,
             name="relation scores",
             kind="relations",
             extra={"relation": [kept.relation.name for kept in self._scored]},
@@ -314,36 +264,33 @@ class RelationScorer:
             variables=self._variables(),
         )
         low, high = share_interval(scores.scores.values, scores.dataset["n_pairs"].values)
-        statistics = {"ci_low": low, "ci_high": high, "p_value": found.p[0], "q_value": q_values(found.p[0])}
+        statistics = {"ci_low": low, "ci_high": high, "p_value": p, "q_value": q_values(p)}
         return HeadScores(scores.dataset.assign({name: (_DIMS, array) for name, array in statistics.items()}))
 
     def _score_layers(self) -> int:
         """Score layers until done or Ctrl-C; how many were."""
-        model, done = self._model, 0
-        bar = Bar(total=len(self._heads), desc="relation scores", unit="head")
+        done, bar = 0, Bar(total=sum(map(len, self._heads)), desc="relation scores", unit="head")
         with until_interrupted() as interrupts, bar:
-            for layer in range(model.n_layers):
+            for layer, heads in enumerate(self._heads):
                 self.score(layer)
-                bar.update(len(self._of_layer(layer)))
+                bar.update(len(heads))
                 done = layer + 1
         interrupts.stop_unless(done)
         if interrupts.interrupted:
-            self._found.forget(slice(done, None))
+            for array in self._found.values():
+                array[done:] = np.nan
             warn(f"relation_scores was interrupted: layers 0..{done - 1} are scored, the later ones are NaN")
         return done
-
-    def _of_layer(self, layer: int) -> list[int]:
-        """The heads of a layer that are scored."""
-        return [head.head for head in self._heads if head.layer == layer]
 
     @torch.no_grad()
     def score(self, layer: int) -> None:
         """Score a layer: the hits of its heads for the best reading, and the null if there are enough hits."""
-        asked = self._of_layer(layer)
+        asked = self._heads[layer]
         if layer in self._ready or not asked:
             return
-        found, (readings, paths) = self._found, self._paths(layer)
-        found.p[:, layer, asked] = 1.0
+        found = {name: array[layer] for name, array in self._found.items()}
+        readings, paths = self._paths(layer)
+        found["p"][:, asked] = 1.0
         at = {name: readings.index(name if name in readings else "embedding") for name in self._names}
         for heads in [[head] for head in asked] if self._apart else [asked]:
             of_heads = {head: paths[head] for head in heads}
@@ -352,14 +299,14 @@ class RelationScorer:
             for head, own in zip(heads, np.split(hits, len(heads), axis=1), strict=True):
                 for name, i in at.items():
                     contrast = self._ranks.contrast(of_heads[head][i], self._pairs_of)
-                    found.contrast[READINGS.index(name), layer, head] = contrast.cpu().numpy()
+                    found["contrast"][READINGS.index(name), head] = contrast.cpu().numpy()
                     shares = [own[0, i, pairs].mean() for pairs in self._pairs_of]
-                    found.each[READINGS.index(name), layer, head] = shares
-                tested += self._keep_best((layer, head), own, readings)
-            self._test(layer, of_heads, tested)
+                    found["each"][READINGS.index(name), head] = shares
+                tested += self._keep_best(found, head, own, readings)
+            self._test(found, of_heads, tested)
         self._ready.add(layer)
         if self._ledger is not None:
-            self._ledger.commit({str(layer): found.row(layer, self._which)})
+            self._ledger.commit({str(layer): np.concatenate([array.ravel() for array in found.values()])})
 
     def _paths(self, layer: int) -> tuple[list[Reading], list[list[HeadPath]]]:
         """The readings of a layer, and for each head its values for each reading with its W_O."""
@@ -372,7 +319,8 @@ class RelationScorer:
 
     def _keep_best(
         self,
-        at: tuple[int, int],
+        found: Mapping[str, np.ndarray],
+        head: int,
         hits: Bool[np.ndarray, "side reading pair"],
         readings: Sequence[Reading],
     ) -> list[tuple[Side, int, int]]:
@@ -382,16 +330,16 @@ class RelationScorer:
             own = hits[..., pairs]
             best = own.mean(-1).argmax(1)
             most = np.take_along_axis(own, best[:, None, None], axis=1)[:, 0]
-            self._found.hits[(slice(None), *at, relation, slice(own.shape[-1]))] = most
-            self._found.reading[(slice(None), *at, relation)] = np.where(most.any(-1), places[best], -1)
+            found["hits"][:, head, relation, : own.shape[-1]] = most
+            found["reading"][:, head, relation] = np.where(most.any(-1), places[best], np.nan)
             many = (most.sum(-1) >= 2) & (most.mean(-1) >= self._scoring.min_effect)
             for side in np.flatnonzero(many).tolist():
-                tested.append((-1 if side else 1, at[1], relation))
+                tested.append((-1 if side else 1, head, relation))
         return tested
 
     def _test(
         self,
-        layer: int,
+        found: Mapping[str, np.ndarray],
         paths: Mapping[int, Sequence[HeadPath]],
         tested: Sequence[tuple[Side, int, int]],
     ) -> None:
@@ -401,50 +349,43 @@ class RelationScorer:
         )
         for side, head, relation in tested:
             of_pairs = np.stack([table.cpu().numpy() for table in islice(tables, len(paths[head]))])
-            at = int(side < 0), layer, head, relation
-            self._found.p[at], self._found.null[at] = matching_null(of_pairs, self._drawn)
+            at = int(side < 0), head, relation
+            found["p"][at], found["null"][at] = matching_null(of_pairs, self._drawn)
 
     def _settings(self) -> dict[str, Any]:
         """How relations were scored, and what was kept of them, for a result's provenance."""
-        scoring, scored = self._scoring, self._scored
-        limit_of = {kept.relation.name: limit for kept, limit in zip(scored, self._limits, strict=True)}
-        return {
+        limit_of = {kept.relation.name: limit for kept, limit in zip(self._scored, self._limits, strict=True)}
+        pairs = [(kept.relation, limit_of[kept.relation.name], len(kept.pairs)) for kept in self._scored]
+        return vars(self._scoring) | {
             "k": limit_of,
-            "source": scoring.source,
+            "k_copying": None,
             "no_reading": self._readings.missing,
-            "norm": scoring.norm,
-            "leading_space": scoring.leading_space,
-            "targets": scoring.targets,
-            "ties": TIES[scoring.ties],
-            "min_pairs": scoring.min_pairs,
-            "min_effect": scoring.min_effect,
-            "draws": scoring.draws,
-            "seed": scoring.seed,
+            "ties": TIES[self._scoring.ties],
             "heads": self._asked,
-            "ledger": {kept.relation.name: kept.ledger(kept in scored) for kept in self._everything},
+            "ledger": {kept.relation.name: kept.ledger() for kept in self._everything},
             "relations": {relation.name: relation for relation in self._loaded},
-            "prompts": {
-                kept.relation.name: [kept.relation, limit_of[kept.relation.name], len(kept.pairs)] for kept in scored
-            },
+            "prompts": {relation.name: [relation, limit, n] for relation, limit, n in pairs},
         }
 
     def _variables(self) -> dict[str, Any]:
         """The further variables of the scores: for each name its dimensions and values."""
-        found, scored = self._found, self._scored
+        found = {name: np.moveaxis(array, 1, 0) for name, array in self._found.items()}
+        scored, longest = self._scored, found["hits"].shape[-1]
         used = [(i, name) for i, name in enumerate(READINGS) if name in self._names]
-        longest = found.hits.shape[-1]
         words = [" -> ".join(kept.pairs[i]) if i < len(kept.pairs) else "" for kept in scored for i in range(longest)]
         by_first = [i < len(kept.pairs) and kept.by_first[i] for kept in scored for i in range(longest)]
-        return {
-            "null_phi": (_DIMS, found.null[0]),
-            "reading": (_DIMS, _names(found.reading[0])),
-            **{f"phi_{name}": (_DIMS, found.each[i]) for i, name in used},
-            "contrast": (_DIMS, _best_contrast(found.contrast)),
-            **{f"contrast_{name}": (_DIMS, found.contrast[i]) for i, name in used},
-            "suppression": (_DIMS, mean_over_prompts(found.hits[1])),
-            "suppression_reading": (_DIMS, _names(found.reading[1])),
-            "p_suppression": (_DIMS, found.p[1]),
-            "null_suppression": (_DIMS, found.null[1]),
+        of_heads = {
+            "null_phi": found["null"][0],
+            "reading": _names(found["reading"][0]),
+            **{f"phi_{name}": found["each"][i] for i, name in used},
+            "contrast": _best_contrast(found["contrast"]),
+            **{f"contrast_{name}": found["contrast"][i] for i, name in used},
+            "suppression": mean_over_prompts(found["hits"][1]),
+            "suppression_reading": _names(found["reading"][1]),
+            "p_suppression": found["p"][1],
+            "null_suppression": found["null"][1],
+        }
+        return {name: (_DIMS, values) for name, values in of_heads.items()} | {
             "n_pairs": ("relation", np.array([len(kept.pairs) for kept in scored])),
             "relation_category": ("relation", text_array([kept.relation.category or "" for kept in scored])),
             "pair": (("relation", "prompt"), text_array(words, (len(scored), longest))),
@@ -462,8 +403,8 @@ def _best_contrast(contrast: np.ndarray) -> np.ndarray:
 
 
 def _names(places: np.ndarray) -> np.ndarray:
-    """The names of readings, from their indices in READINGS."""
-    return text_array([READINGS[place] if place >= 0 else "" for place in places.ravel().tolist()], places.shape)
+    """The names of readings, from their indices in READINGS; NaN for none."""
+    return text_array([READINGS[int(at)] if at >= 0 else "" for at in places.ravel().tolist()], places.shape)
 
 
 def _check_finite(model: Model) -> None:
@@ -471,3 +412,56 @@ def _check_finite(model: Model) -> None:
         for name, weight in (("W_V", model.W_V[layer]), ("W_O", model.W_O[layer])):
             if not torch.isfinite(weight).all():
                 raise ValueError(f"{name} of layer {layer} holds NaN or infinite numbers")
+
+
+def matchings(n: int, draws: int, seed: int) -> Int[np.ndarray, "draw pair"]:
+    """All matchings of ``n`` sources and targets if there are few, otherwise random ones."""
+    if n <= EXACT_UP_TO:
+        found = np.array(list(permutations(range(n))))
+    else:
+        of_pairs = np.tile(np.arange(n, dtype=np.min_scalar_type(n)), (draws, 1))
+        found = np.random.default_rng(seed).permuted(of_pairs, axis=1)
+    return np.asfortranarray(found)
+
+
+def matching_null(
+    hits: Bool[np.ndarray, "reading source target"], drawn: Callable[[int], Int[np.ndarray, "draw pair"]]
+) -> tuple[float, float]:
+    """p of the observed matching (how often another has as many hits), and the mean share of hits over matchings."""
+    n = hits.shape[-1]
+    seen = int(np.diagonal(hits, axis1=1, axis2=2).sum(1).max())
+    if seen == 0 and len(hits) == 1:
+        return 1.0, float(hits.mean())
+    order = drawn(n)
+    largest = np.max([_totals(table, order) for table in hits], axis=0)
+    share = float(hits.mean() if len(hits) == 1 else largest.mean() / n)
+    as_many = int((largest >= seen).sum())
+    if len(order) == factorial(n) and n <= EXACT_UP_TO:
+        return as_many / len(order), share
+    p = (1 + as_many) / (1 + len(order))
+    # If no draw has as many, P(T >= t) <= e_t(r) (n - t)! / n! may be smaller, with r the hits in each row or column
+    # and e_t the elementary symmetric polynomial: the ways to place t hits in different rows. Readings add up.
+    if as_many:
+        return p, share
+    return min(p, sum(min(_bound(table.sum(axis), seen) for axis in (0, 1)) for table in hits)), share
+
+
+def _totals(table: Bool[np.ndarray, "source target"], order: Int[np.ndarray, "draw pair"]) -> Int[np.ndarray, " draw"]:
+    """The hits of each matching, counted source by source: in one step it takes four times as long."""
+    totals = np.zeros(len(order), dtype=np.int64)
+    for source in np.flatnonzero(table.any(1)).tolist():
+        totals += table[source].take(order[:, source])
+    return totals
+
+
+def _bound(counts: Int[np.ndarray, " line"], t: int) -> float:
+    """e_t(counts) (n - t)! / n!, at most 1; counts are divided by n first, to stay within range."""
+    n = len(counts)
+    symmetric = np.zeros(t + 1)
+    symmetric[0] = 1.0
+    for count in counts[counts > 0] / n:
+        symmetric[1:] += count * symmetric[:-1]
+    if symmetric[t] == 0:
+        return np.finfo(float).tiny
+    logarithm = log(symmetric[t]) + t * log(n) + lgamma(n - t + 1) - lgamma(n + 1)
+    return float(np.exp(min(logarithm, 0.0)))

@@ -19,35 +19,20 @@ Targets = Literal["single", "first"]
 
 @dataclass(eq=False)
 class KeptPairs:
-    """A relation and its pairs that can be scored.
-
-    Attributes:
-        pairs, tokens: the words and their token ids; None for a source of several tokens.
-        by_first: whether the id is only the first token of the target.
-        lost: the pairs that were left out, by reason.
-        explained: how many single-token pairs each rival explains; a pair may count for several rivals.
-    """
+    """A relation and its pairs that can be scored."""
 
     relation: Relation
     pairs: list[tuple[str, str]] = field(default_factory=list)
-    tokens: list[tuple[int | None, int]] = field(default_factory=list)
-    by_first: list[bool] = field(default_factory=list)
-    lost: dict[str, list[str]] = field(default_factory=dict)
-    explained: dict[str, int] = field(default_factory=dict)
+    tokens: list[tuple[int | None, int]] = field(default_factory=list)  # None for a source of several
+    by_first: list[bool] = field(default_factory=list)  # whether the id is only the first token of the target
+    lost: dict[str, list[str]] = field(default_factory=dict)  # pairs by the reason why they are left out
+    explained: dict[str, int] = field(default_factory=dict)  # single-token pairs by the rival that explains them
+    scored: bool = True  # whether there are enough pairs
 
-    def ledger(self, scored: bool) -> dict[str, Any]:
+    def ledger(self) -> dict[str, Any]:
         """What was kept, what was lost and why, for a result's provenance."""
-        told = {"given": len(self.relation.pairs), "kept": len(self.pairs), "scored": scored, "lost": self.lost}
+        told = {"given": len(self.relation.pairs), "kept": len(self.pairs), "scored": self.scored, "lost": self.lost}
         return told | ({"explained": self.explained} if self.explained else {})
-
-    def counted(self) -> str:
-        """Its name and how many of its pairs are kept."""
-        return f"{self.relation.name} ({len(self.pairs)} of {len(self.relation.pairs)}{self.by_rivals()})"
-
-    def usable(self) -> str:
-        """How many of its pairs can be scored, in words."""
-        n = len(self.pairs)
-        return f"{n} pair{'s' * (n != 1)} of single tokens{self.by_rivals()}"
 
     def by_rivals(self) -> str:
         """Which rivals explain how many pairs, to be appended to the number of pairs kept."""
@@ -62,10 +47,12 @@ def keep_pairs(
     targets: Targets = "single",
     any_source: bool = False,
     named: bool = False,
+    min_pairs: int | None = 0,
 ) -> list[KeptPairs]:
     """Find each relation's pairs whose words are one token each and that no rival of the relation explains.
 
-    With ``any_source`` a source may have several tokens; ``named`` relations must each have such a pair.
+    With ``any_source`` a source may have several tokens. Relations of fewer than ``min_pairs`` are not scored, with a
+    warning; for None, 30, but ``named`` ones, each of which must have a pair, are only warned of.
     """
     if tokenizer is None:
         raise ValueError("model has no tokenizer to read relations with; give one: mh.wrap(model, tokenizer=...)")
@@ -95,9 +82,10 @@ def keep_pairs(
             several = ["target"] if any_source else ["source"] * (ids[0] is None) + ["target"] * (ids[1] is None)
             reason = f"{' and '.join(several)} of several tokens"
             kept.lost.setdefault(reason, []).append(f"{source} -> {target}")
-        if named and not kept.pairs:
+        if named and not any_source and not kept.pairs:
             raise _no_pair(kept, space, tokenizer)
         found.append(kept)
+    _leave_short_out(found, min_pairs, named)
     return found
 
 
@@ -106,26 +94,24 @@ def in_vocabulary(relations: Sequence[Relation], tokenizer: Any) -> list[Relatio
     return [kept.relation for kept in keep_pairs(relations, tokenizer) if kept.pairs] or list(relations)
 
 
-def long_enough(everything: Sequence[KeptPairs], min_pairs: int | None, named: bool) -> list[KeptPairs]:
-    """The relations that are scored: those with at least ``min_pairs`` pairs; warns about the others.
-
-    By default 30; but a relation that was named is scored with any number of pairs, with a warning if it has few.
-    """
-    least = (1 if named else LEAST_PAIRS) if min_pairs is None else min_pairs
-    scored = [kept for kept in everything if len(kept.pairs) >= least]
-    for kept in scored if min_pairs is None else ():
-        if len(kept.pairs) < LEAST_PAIRS:
+def _leave_short_out(everything: Sequence[KeptPairs], min_pairs: int | None, named: bool) -> None:
+    """Mark which have enough pairs, and warn of those that have few."""
+    least, short = (1 if named else LEAST_PAIRS) if min_pairs is None else min_pairs, []
+    for kept in everything:
+        n = len(kept.pairs)
+        kept.scored = n >= least
+        if not kept.scored:
+            short.append(f"{kept.relation.name} ({n} of {len(kept.relation.pairs)}{kept.by_rivals()})")
+        elif min_pairs is None and n < LEAST_PAIRS:
             warn(
-                f"relation {kept.relation.name!r} has {kept.usable()}: its scores are shares of so few, so their "
-                f"intervals are wide; a label needs {LEAST_PAIRS}"
+                f"relation {kept.relation.name!r} has {n} pair{'s' * (n != 1)} of single tokens{kept.by_rivals()}: its "
+                f"scores are shares of so few, so their intervals are wide; a label needs {LEAST_PAIRS}"
             )
-    short = [kept.counted() for kept in everything if kept not in scored]
     if short:
         message = f"relations with fewer than {least} single-token pairs are skipped: {', '.join(short)}"
-        if not scored:
+        if len(short) == len(everything):
             raise ValueError(f"{message}; none is left. Give more pairs, or a smaller min_pairs")
         warn(message)
-    return scored
 
 
 def _no_pair(kept: KeptPairs, space: str, tokenizer: Any) -> ValueError:

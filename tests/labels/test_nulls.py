@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from mechheads.labels.nulls import matching_null, matchings
+from mechheads.labels.static import matching_null, matchings
 
 
 def exact(*tables: np.ndarray) -> float:

@@ -21,7 +21,7 @@ from mechheads.labels.relations import (
     load_word_list,
     relation_names,
 )
-from mechheads.labels.usable_pairs import KeptPairs, keep_pairs, long_enough
+from mechheads.labels.usable_pairs import keep_pairs
 
 FACTS = {
     "word_to_antonym": [("hot", "cold"), ("buy", "sell"), ("victory", "defeat")],
@@ -155,7 +155,7 @@ class Words:
 def test_the_ledger_counts_what_each_rival_explains() -> None:
     [kept] = keep_pairs([FRENCH], Words())
     assert kept.pairs == [("dog", "chien")]
-    assert kept.ledger(scored=True) == {
+    assert kept.ledger() == {
         "given": 5,
         "kept": 1,
         "scored": True,
@@ -380,10 +380,10 @@ def test_what_is_not_clear_is_refused(given: Any, message: str) -> None:
 
 
 def test_a_relation_with_few_pairs_or_none_is_told_once() -> None:
-    none = KeptPairs(Relation("none", pairs=[("a b", "c d")]))
-    few = KeptPairs(Relation("few", pairs=[("a", "b")]), pairs=[("a", "b")], tokens=[(1, 2)])
+    some = [Relation("none", pairs=[("a b", "the c d")]), Relation("few", pairs=[("dog", "chien")])]
     with pytest.warns(UserWarning, match="pair") as told:
-        assert long_enough([none, few], None, named=True) == [few]
+        kept = keep_pairs(some, Words(), any_source=True, named=True, min_pairs=None)
+    assert [each.scored for each in kept] == [False, True]
     assert [str(each.message).split(";")[0] for each in told] == [
         "relation 'few' has 1 pair of single tokens: its scores are shares of so few, so their intervals are wide",
         "relations with fewer than 1 single-token pairs are skipped: none (0 of 1)",

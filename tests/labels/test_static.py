@@ -13,7 +13,7 @@ import torch
 import mechheads
 from mechheads.labels.classify import label_heads
 from mechheads.labels.relations import Relation
-from mechheads.labels.static import TIES, USUAL, Found, RelationScorer, Scoring, ScoringSettings, relation_scores
+from mechheads.labels.static import TIES, USUAL, ScoringSettings, relation_scores
 from mechheads.results.stats import q_values
 
 
@@ -180,12 +180,6 @@ def test_only_the_heads_asked_for_are_scored() -> None:
     assert labels.table()["head"].unique().tolist() == [str(some.heads(1)[0])]
     assert sum(labels.counts(once=True).values()) == 1
     assert set(label_heads(some).table()["head"]) == {"L0H0", "L1H1"}
-    scorer = RelationScorer(model, several, Scoring(**options), heads="L1H1")
-    scorer.score(1)
-    before, which = scorer._found, scorer._which
-    after = Found.empty(model.n_layers, model.n_heads, scorer._scored)
-    after.take(1, before.row(1, which), which)
-    np.testing.assert_array_equal(after.hits, before.hits)
 
 
 def test_half_precision_weights_are_scored_in_float32() -> None:
@@ -318,7 +312,7 @@ def test_contrast_is_in_standard_deviations_of_the_row() -> None:
 def test_targets_of_several_tokens_count_by_their_first_on_request() -> None:
     relation = Relation("r", None, [("w1", "w2"), ("w3", "cat"), ("dog", "w4")])  # " cat" begins with w1
     single = relation_scores(random_model(), relation, min_pairs=1)
-    first = relation_scores(random_model(), relation, targets="first", min_pairs=1)
+    first = relation_scores(random_model(), relation, scoring=ScoringSettings(targets="first"), min_pairs=1)
     assert [scores.dataset["n_pairs"].item() for scores in (single, first)] == [1, 2]
     assert first.dataset["by_first"].values.tolist() == [[False, True]]
     assert first.provenance["ledger"]["r"]["lost"] == {"source of several tokens": ["dog -> w4"]}
