@@ -3,16 +3,9 @@
 A program takes the texts of the tokens of one prompt, the beginning-of-sequence token included, and gives the weights
 [query, key] with which each token attends: rows that sum to 1, and 0 for keys after the query.
 
-| program | keys, which share the weight equally |
-|---|---|
-| ``first`` | the first token |
-| ``previous`` | the token before |
-| ``self`` | the token itself |
-| ``uniform`` | all tokens so far |
-| ``duplicates`` | earlier copies of the token |
-| ``induction`` | tokens that follow an earlier copy of the token |
-
-A token without such keys attends to the first token.
+The programs of the package share the weight equally among some keys: ``first``, the first token; ``previous``, the
+token before; ``self``; ``uniform``, all tokens so far; ``duplicates``, earlier copies of the token; ``induction``, the
+tokens that follow an earlier copy. A token without such keys attends to the first token.
 """
 
 from __future__ import annotations
@@ -48,13 +41,9 @@ Program = Callable[[list[str]], Any]
 """From the texts of the tokens of a prompt to weights [query, key]: a tensor, an array or nested lists."""
 ProgramName = Literal["first", "previous", "self", "uniform", "duplicates", "induction"]
 PROGRAMS: tuple[str, ...] = get_args(ProgramName)
-"""The names of the programs of the package."""
-OTHERS = PROGRAMS[:4]
-"""The programs that every other one is compared with; they need not read the tokens."""
-_LEAST_LOSS = 0.005
-"""Nats a token that uniform attention must lose, at the lower end of the interval, before a share of it is given."""
-_SHOWN = 12
-"""How many tokens of a window are shown."""
+OTHERS = PROGRAMS[:4]  # that every other one is compared with; they need not read the tokens
+_LEAST_LOSS = 0.005  # nats a token that uniform attention must lose, at the lower end, before a share of it is given
+_SHOWN = 12  # tokens of a window
 
 
 def patterns_of(ids: Int[Tensor, "window pos"]) -> dict[str, Float[Tensor, "window pos pos"]]:
@@ -127,8 +116,6 @@ class AttentionProgram:
     def weights(self, tokens: Sequence[str]) -> Float[Tensor, "pos pos"]:
         """The weights for the texts of the tokens of one prompt."""
         n, wrong = len(read_texts(tokens, "tokens")), None
-        if not n:
-            return torch.ones(0, 0)
         if isinstance(self.program, str):
             return patterns_of(torch.tensor([[tokens.index(text) for text in tokens]]))[self.program][0]
         try:
@@ -218,28 +205,22 @@ def test_program(
     True
     """
     if not isinstance(programs, Mapping):
-        raise ValueError(
-            f"programs is {programs!r}; give a dict of heads and programs, such as {{'L16H0': 'previous'}}"
-        )
+        raise ValueError(f"programs is {programs!r}; give a dict of heads and programs, such as {{'L16H0': 'self'}}")
     check_heads(list(programs), model.n_layers, model.n_heads)
     rules = dict(sorted({HeadId.parse(head): AttentionProgram(of) for head, of in programs.items()}.items()))
     sets = [{head: rule} for head, rule in rules.items()] + [rules] * (len(rules) > 1)
     if model.backend.ignores("pattern"):
         raise ValueError(f"attention of model {model.name!r} ignores another pattern, so no program can be put into it")
     window = check_window(model, window, usual=128)
-    rows = texts
+    source = "of the package" if texts is None else "given"
     if texts is None:
-        rows = [Unpadded(text_ids(text, model.tokenizer)[0][:window]) for text in default_texts()]
-    read, cluster, measures = list[list[int]](), list[int](), list[Tensor]()
-
-    def see(windows: Windows, found: Tensor) -> None:
-        read.extend(windows.ids.tolist())
-        cluster.extend(windows.text)
-        measures.append(found)
-
-    bar = Bar(total=n_tokens, desc="programs", unit="token")
-    about = read_windows(model, windows_of(model, rows, window, n_tokens), partial(_measured, sets), see, bar)
-    fit, *others, by_program, by_uniform = torch.cat(measures, dim=-1).numpy()
+        texts = [Unpadded(text_ids(text, model.tokenizer)[0][:window]) for text in default_texts()]
+    seen, bar = list[tuple[Windows, Tensor]](), Bar(total=n_tokens, desc="programs", unit="token")
+    batches = windows_of(model, texts, window, n_tokens)
+    about = read_windows(model, batches, partial(_measured, sets), lambda *batch: seen.append(batch), bar)
+    read = [ids for windows, _ in seen for ids in windows.ids.tolist()]
+    cluster = [text for windows, _ in seen for text in windows.text]
+    fit, *others, by_program, by_uniform = torch.cat([found for _, found in seen], dim=-1).numpy()
     heads = [" ".join(map(str, rules)) for rules in sets]
     names = [" ".join(rule.name for rule in rules.values()) for rules in sets]
     is_own = np.array(OTHERS)[:, None] == names
@@ -252,11 +233,7 @@ def test_program(
         pd.DataFrame({"heads": heads, "program": names} | _statistics(measured, cluster)),
         pd.DataFrame(windows | {name: of_windows.ravel() for name, of_windows in measured.items()}),
         provenance=make_provenance(
-            model,
-            about,
-            texts="of the package" if texts is None else "given",
-            programs=dict(zip(heads, names, strict=True)),
-            window=window,
+            model, about, texts=source, programs=dict(zip(heads, names, strict=True)), window=window
         ),
     )
 

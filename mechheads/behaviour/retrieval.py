@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +21,6 @@ from mechheads.prompts.tokens import Unpadded, encode, tokens_at
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.runs.head_cache import HeadCache
-
-Answer = str | int | Sequence[int]
-"""A text of one or more tokens, or their ids."""
 
 
 def needle_prompts() -> dict[str, Prompts]:
@@ -47,7 +45,7 @@ def retrieval_heads(
     model: Model,
     prompts: Prompts,
     *,
-    answers: Sequence[Answer] | None = None,
+    answers: Sequence[str | int | Sequence[int]] | None = None,
     place: str = "place",
     heads: Heads | None = None,
 ) -> HeadScores:
@@ -80,21 +78,18 @@ def retrieval_heads(
     >>> bool(scores.top(1)["ci_low"].iloc[0] > 0)
     True
     """
-    steps, tokens, limits = _steps(model, prompts, answers, place), prompts.tokens(model), current().limits
-    named, which = named_heads(heads, model.n_layers, model.n_heads)
-    asked = Prompts([Unpadded(ids) for _, ids, _, _ in steps], answer=[token for *_, token, _ in steps]).tokens(model)
-    final = HeadCache.run(model, asked, sites=("z",)).final_at(asked.lengths[:, None] - 1)[:, 0]
-    right = (top(model.backend, final, limits) == asked.answer).nonzero()[:, 0]
+    steps, tokens, limits = [*_steps(model, prompts, answers, place)], prompts.tokens(model), current().limits
+    named, names = named_heads(heads, model.n_layers, model.n_heads)
+    read = Prompts([Unpadded(ids) for _, ids, _, _ in steps], answer=[token for *_, token, _ in steps]).tokens(model)
+    final = HeadCache.run(model, read, sites=("z",)).final_at(read.lengths[:, None] - 1)[:, 0]
+    right = (top(model.backend, final, limits) == read.answer).nonzero()[:, 0]
     if not len(right):
-        raise ValueError(
-            f"the model answers none of the {len(prompts)} prompts rightly at any step, so nothing is retrieved; give "
-            "easier prompts"
-        )
-    at_once = prompts_at_once(model, asked, "source", limits)
+        raise ValueError(f"the model answers none of the {len(prompts)} prompts rightly at any step; give easier ones")
+    at_once = prompts_at_once(model, read, "source", limits)
     sums = np.zeros((model.n_layers, model.n_heads, len(prompts)))
     counts = np.bincount([steps[step][0] for step in right.tolist()], minlength=len(prompts))
     for some in Bar(right.split(at_once), desc="retrieval", leave=False):
-        parts = attribute(model, asked.rows(some), "source", limits)["heads"]
+        parts = attribute(model, read.rows(some), "source", limits)["heads"]
         for row, step in enumerate(some.tolist()):
             prompt, ids, _, at = steps[step]
             phi = parts[..., : len(ids), row]
@@ -107,24 +102,19 @@ def retrieval_heads(
         cluster=tokens.cluster,
         seed=current().seed,
         variables={"steps": ("prompt", counts)},
-        provenance=make_provenance(
-            model, {"prompts": tokens, "n_prompts": len(tokens), "heads": which}, n_steps=len(steps)
-        ),
+        provenance=make_provenance(model, prompts=tokens, n_prompts=len(tokens), heads=names, n_steps=len(steps)),
     )
 
 
-_Step = tuple[int, list[int], int, list[int]]
-"""The prompt, the tokens that are read, the token that comes next, and the positions of the place."""
-
-
-def _steps(model: Model, prompts: Prompts, answers: Sequence[Answer] | None, place: str) -> list[_Step]:
-    """The steps of all answers; an error if there is no such position, or no answers that fit the prompts."""
+def _steps(
+    model: Model, prompts: Prompts, answers: Sequence[Any] | None, place: str
+) -> Iterator[tuple[int, list[int], int, list[int]]]:
+    """For each step of each answer: the prompt, the tokens that are read, the next one, and where the place is."""
     if place not in prompts.positions:
         raise ValueError(f"prompts has no position {place!r}; give mh.Prompts with positions={{{place!r}: [...]}}")
     given = prompts.answer if answers is None else answers
     if given is None or isinstance(given, str) or len(given) != len(prompts):
         raise ValueError(f"answers needs a text for each of the {len(prompts)} prompts; give it, or prompts an answer")
-    found: list[_Step] = []
     for number, (item, answer, where) in enumerate(zip(prompts.items, given, prompts.positions[place], strict=True)):
         ids, text, offsets = encode(item, number, model)
         at = tokens_at(where, place, number, ids, text, offsets)
@@ -132,5 +122,4 @@ def _steps(model: Model, prompts: Prompts, answers: Sequence[Answer] | None, pla
         more = ids_after(text or "", answer, model.tokenizer) if is_text else np.atleast_1d(answer).tolist()
         if not more:
             raise ValueError(f"answers[{number}] is {answer!r}, which is no tokens of its own after prompt {number}")
-        found += [(number, [*ids, *more[:t]], token, at) for t, token in enumerate(more)]
-    return found
+        yield from ((number, [*ids, *more[:t]], token, at) for t, token in enumerate(more))

@@ -123,10 +123,7 @@ class Columns:
 
 
 class Batch:
-    """One batch of rows, each a prompt under a condition.
-
-    The i-th of the ``live`` rows is row i of the columns; ``state`` is the last state of a row, after ``seen`` tokens.
-    """
+    """One batch of rows, each a prompt under a condition; the i-th of the ``live`` rows is row i of the columns."""
 
     def __init__(
         self, model: Model, tokens: Tokens, prompt: Sequence[int], condition: Sequence[int], new: int, limits: Limits
@@ -139,6 +136,7 @@ class Batch:
         self.pos = tokens.ids.shape[1] + new
         self.ids = torch.nn.functional.pad(tokens.ids[self.prompt], (0, new))
         self.ended = torch.zeros_like(self.prompt, dtype=torch.bool)
+        # the last state of each row, after ``seen`` tokens
         self.state = torch.zeros(len(prompt), model.d_model, dtype=model.dtype, device=model.device)
         self.seen = torch.zeros_like(self.start)
         self.live = torch.arange(len(prompt), device=model.device)

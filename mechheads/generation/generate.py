@@ -35,7 +35,7 @@ from mechheads.interventions.basic import (
 from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks
 from mechheads.io.text import described, entries
 from mechheads.limits import Limits, current
-from mechheads.messages.arguments import Positive, Within, check_arguments, did_you_mean
+from mechheads.messages.arguments import Positive, Within, check_arguments
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.wrapped import wrapped
 from mechheads.model.analysis import analysis
@@ -47,7 +47,7 @@ from mechheads.prompts.chats import apply_template
 from mechheads.prompts.encoding import text_ids, token_strings
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens, shorten
-from mechheads.runs.head_cache import HEAD_SITES, KEY_SITES, SITES, HeadCache, token_bytes
+from mechheads.runs.head_cache import KEY_SITES, HeadCache, token_bytes
 
 Off = Sequence[HeadLike] | HeadLike
 Steer = Mapping[int, Float[Tensor, " d_model"]]
@@ -58,7 +58,6 @@ Texts = Callable[[], list[tuple[list[int], list[int]]]]
 
 _IN_CONTEXT = 16
 """How many prompts an intervention finds in ``context.base``."""
-_SITES = tuple(site for site in HEAD_SITES if site != "pattern")
 
 
 @torch.no_grad()
@@ -81,8 +80,7 @@ def changed_by(
 def changes_of(model: Model, tokens: Tokens, heads: Sequence[HeadId], intervention: Intervention) -> list[HeadChange]:
     """What an intervention makes of heads in any text: a change for each head, or key/value head if it is on k or v.
 
-    ``tokens`` are those over which ``mh.Mean()`` takes the mean; the first of them are the base run of others.
-    """
+    ``mh.Mean()`` takes the mean over ``tokens``; the first of them are the base run of others."""
     limits = current().limits
     if isinstance(intervention, Mean):
         changes = _means(model, tokens, heads, limits)
@@ -91,7 +89,7 @@ def changes_of(model: Model, tokens: Tokens, heads: Sequence[HeadId], interventi
     else:
         changes = _by_intervention(model, tokens, heads, intervention, limits)
     for change in changes:
-        check_change(change, "intervention", model)
+        _check_alone(change, model)
     return changes
 
 
@@ -154,6 +152,10 @@ def _by_intervention(
 ) -> list[HeadChange]:
     """Changes by an intervention; one for each key/value head if it changes k or v."""
     site, needs = site_of(intervention), needs_of(intervention)
+    if site == "pattern":
+        raise ValueError(
+            "intervention is on the pattern, of which text that is written has one row; give one on z or q"
+        )
     size = model.n_heads // model.n_kv_heads if site in KEY_SITES else 1
     firsts = dict.fromkeys(HeadId(head.layer, head.head - head.head % size) for head in heads)
     for first in firsts:
@@ -175,41 +177,21 @@ def _put(value: Tensor, intervention: Intervention, base: Any, head: HeadId) -> 
     return intervention(value, Context(head, base, None, every))
 
 
-def check_change(change: HeadChange, where: str, model: Model) -> None:
-    """Check a change of text that is written token by token."""
-    if not isinstance(change, HeadChange):
-        raise ValueError(f"{where} is {change!r}; a condition is a list of HeadChange")
-    if change.site not in _SITES:
-        known = [site for site in _SITES if site in SITES]
-        meant = did_you_mean(change.site, known)
-        raise ValueError(f"{where}: site is {change.site!r}; choose among {', '.join(known)}.{meant}")
-    heads = model.n_kv_heads if change.site in KEY_SITES else model.n_heads
-    if not (0 <= change.layer < model.n_layers and change.head is not None and 0 <= change.head < heads):
-        kind = "key/value heads" if change.site in KEY_SITES else "heads"
-        raise ValueError(
-            f"{where}: there is no L{change.layer}H{change.head} at site {change.site!r}; this model has layers "
-            f"0..{model.n_layers - 1} with {kind} 0..{heads - 1}"
-        )
+def _check_alone(change: HeadChange, model: Model) -> None:
+    """Check that a change treats every row and position by itself: text is read and written token by token."""
+    must = "text is read and written token by token, so intervention must treat every row and position on its own"
     value = torch.linspace(-1, 1, 6 * model.d_head).view(2, 3, -1).to(model.device, model.dtype)
     try:
         new = change.function(value.clone())
         apart, alone = (change.function(tokens.clone()) for tokens in (value.view(6, 1, -1), value[1:, 2:]))
+        same = [(value, new), (new.reshape(6, 1, -1), apart), (new[1:, 2:], alone)]
+        shapes = [(list(one.shape), list(other.shape)) for one, other in same]
     except (RuntimeError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{where}: {_ALONE}; on two rows of three tokens, or on one, it fails: {error}") from error
-    if not isinstance(new, Tensor) or new.shape != value.shape or new.device != value.device:
-        got = f"{list(new.shape)} on {new.device}" if isinstance(new, Tensor) else type(new).__name__
-        raise ValueError(
-            f"{where}: function gave {got}; it must give a tensor of the shape it is given, here {list(value.shape)} "
-            f"on {value.device}"
-        )
-    if not all(
-        one.shape == other.shape and torch.allclose(one.float(), other.float(), 1e-2, 1e-2, equal_nan=True)
-        for one, other in ((new.reshape(6, 1, -1), apart), (new[1:, 2:], alone))
-    ):
-        raise ValueError(f"{where}: function gives a token another value when it comes alone; {_ALONE}")
-
-
-_ALONE = "text is read and written token by token, so it must treat every row and every position on its own"
+        raise ValueError(f"{must}; on two rows of three tokens, or on one, it fails: {error}") from error
+    if any(one != other for one, other in shapes):
+        raise ValueError(f"{must}; of values of shape {list(value.shape)} it makes {shapes[0][1]}")
+    if not all(torch.allclose(one.float(), other.float(), 1e-2, 1e-2, equal_nan=True) for one, other in same[1:]):
+        raise ValueError(f"{must}; it gives a token another value when it comes alone")
 
 
 @dataclass(frozen=True)
@@ -403,13 +385,6 @@ def generate_under(
     sampling: Sampling = GREEDY,
 ) -> list[Generated]:
     """Continue prompts under several conditions, each a list of changes; random numbers are the same for all."""
-    if isinstance(conditions, HeadChange) or not len(conditions):
-        raise ValueError("conditions: give a list with at least one list of HeadChange; [()] is the model as it is")
-    for i, changes in enumerate(conditions):
-        if isinstance(changes, HeadChange):
-            raise ValueError(f"conditions[{i}] is one HeadChange; each condition is a list of them: write [[change]]")
-        for j, change in enumerate(changes):
-            check_change(change, f"conditions[{i}][{j}]", model)
     return _Writer(model, as_prompts(prompts), conditions, (), sampling).write()
 
 

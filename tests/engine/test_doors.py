@@ -9,8 +9,7 @@ import pytest
 
 import mechheads as mh
 from mechheads.gating.shipped import load_task
-from mechheads.generation.generate import generate, generate_under
-from mechheads.interventions.new_z import HeadChange
+from mechheads.generation.generate import generate
 from mechheads.labels import Relation
 from mechheads.metrics.base import MetricInfo
 from mechheads.metrics.basic import METRICS
@@ -104,7 +103,6 @@ def test_pairs_where_prompts_go(small, pairs, take):
             "choose one of 'z', 'q', 'k', 'v', 'pattern', 'scored_q', 'scored_k'. Did you mean \"pattern\"?",
         ),
         (lambda m, p: mh.activation_patch(m, p, site="resid"), "site is 'resid'; choose one of 'z', 'q',"),
-        (lambda m, p: generate_under(m, CLEAN, [[HeadChange(0, 0, "Q", abs)]]), 'among z, q, k, v. Did you mean "q"?'),
         (lambda m, p: mh.ablate(m, p, intervention="means"), 'Did you mean "mean"?'),
         (lambda m, p: mh.ships(m, ["Hi"], intervention="undiferentiated"), 'Did you mean "undifferentiated"?'),
         (lambda m, p: mh.ablate(m, p, positions="lst"), 'Did you mean "last"?'),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar
 
@@ -111,13 +112,29 @@ def test_text_is_passed_on_while_it_is_written(llama: mh.Model) -> None:
     assert len(turns) > len(set(turns))  # prompts are written side by side, none before another
 
 
-class Positional:
-    """Depends on the position, so it cannot change text that is written token by token."""
+NOT_ALONE: dict[str, Callable[[Tensor], Any]] = {
+    "by position": lambda z: z * torch.arange(z.shape[1])[:, None],
+    "mean over rows": lambda z: z.mean((0, 1), keepdim=True).expand_as(z),
+    "from the end": lambda z: z.flip(1),
+    "of the next token": lambda z: z[:, [*range(1, z.shape[1]), -1]],
+}
 
+
+@pytest.mark.parametrize("name", NOT_ALONE)
+def test_an_intervention_that_does_not_treat_tokens_by_themselves_is_refused(llama: mh.Model, name: str) -> None:
+    with pytest.raises(ValueError, match="it gives a token another value when it comes alone"):
+        mh.generate(llama, PROMPTS, 2, off=["L0H0"], intervention=lambda z, context: NOT_ALONE[name](z))
+
+
+@dataclass(frozen=True)
+class OnPattern:
+    """Changes patterns by their values, not by the tokens."""
+
+    site: ClassVar = "pattern"
     needs: ClassVar = ()
 
-    def __call__(self, z: Tensor, context: Any) -> Tensor:
-        return z * torch.arange(z.shape[1])[:, None]
+    def __call__(self, pattern: Tensor, context: Any) -> Tensor:
+        return pattern
 
 
 class Keys:
@@ -160,8 +177,13 @@ def test_the_mean_of_a_given_run_is_put_in(llama: mh.Model) -> None:
         ({"off": ["L0H0"], "intervention": 3}, "intervention is 3; give an intervention, such as"),
         ({"steer": [1]}, "steer is .*give a dict of a layer and a vector"),
         ({"off": ["L0H0"], "intervention": "median"}, "intervention is 'median'"),
-        ({"off": ["L0H0"], "intervention": Positional()}, "gives a token another value when it comes alone"),
-        ({"off": ["L0H0"], "intervention": mh.patching.Resample()}, "intervention: "),
+        ({"off": ["L0H0"], "intervention": OnPattern()}, "intervention is on the pattern"),
+        ({"off": ["L0H0"], "intervention": lambda z, context: 0.0}, "on its own; on two rows of three tokens, or on"),
+        ({"off": ["L0H0"], "intervention": lambda z, context: z[0]}, r"of shape \[2, 3, 8\] it makes \[3, 8\]"),
+        (
+            {"off": ["L0H0"], "intervention": mh.patching.Resample()},
+            "intervention must .* it fails: Resample takes z from",
+        ),
         ({"steer": {9: torch.zeros(4)}}, "steer names layer 9; this model has layers 0..2"),
         ({"steer": {0: torch.zeros(4)}}, r"steer\[0\] is shape \[4\]; give a tensor of \d+ finite numbers"),
         ({"steer": {0: 3}}, r"steer\[0\] is int"),

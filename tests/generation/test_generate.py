@@ -197,8 +197,8 @@ def test_all_conditions_share_one_call_a_step(small):
     seen.clear()
     together = generate_under(small, prompts, conditions, Sampling(3))
     assert not any(ended for each in together for ended in each.finished)
-    # three trials of each function; two prompts, for two conditions in three calls; the proof of two rows
-    assert seen[6:12] == [2] * 6 and set(seen[12:]) == {1}
+    # two prompts, for two conditions in three calls; the proof of two rows
+    assert seen[:6] == [2] * 6 and set(seen[6:]) == {1}
 
 
 def test_what_all_prompts_begin_with_is_computed_once_a_condition(small):
@@ -214,7 +214,7 @@ def test_what_all_prompts_begin_with_is_computed_once_a_condition(small):
     for changes, each in zip(conditions, found, strict=True):
         assert of(each) == plain(small, as_hooks(small, changes), prompts=prompts, new=4, drawn=True)
     if TRANSFORMERLENS_4:  # on 3.9 only prompts of equal length share a batch
-        first = seen[9:15]  # after three trials of each condition's function: each condition's beginning, then its rows
+        first = seen[:6]  # each condition's beginning, then its rows
         assert first[:3] == [(1, alike - 1)] * 3  # the token that is read stays with each row
         assert first[3:] == [(len(rows), max(map(len, rows)) - alike + 1)] * 3
 
@@ -426,7 +426,7 @@ def test_every_condition_says_that_the_writing_was_interrupted(llama):
     prompts = [" The capital of France is", " The capital of Italy is"]
     whole = generate_under(llama, prompts, [[], []], Sampling(6))
     assert not any(each.interrupted or each.unfinished for each in whole)
-    stop = stopped_at(3 + 4, lambda z: z)  # tried three times, then once a step
+    stop = stopped_at(4, lambda z: z)  # once a step
     conditions = [[], [HeadChange(0, 0, "z", stop)]]
     with pytest.warns(UserWarning, match="interrupted after 0 of 4 answers"):
         part = generate_under(llama, prompts, conditions, Sampling(6))
@@ -484,33 +484,3 @@ def test_bad_sampling(given, message):
 def test_bad_arguments(llama, given, message):
     with pytest.raises(ValueError, match=message):
         generate(llama, PROMPTS, **given)
-
-
-def mean_over_rows(z: Tensor) -> Tensor:
-    return z.mean((0, 1), keepdim=True).expand_as(z)
-
-
-def next_z(z: Tensor) -> Tensor:
-    """Of the last token its own, of the others that of the token after it."""
-    return z[:, [*range(1, z.shape[1]), -1]]
-
-
-@pytest.mark.parametrize(
-    ("conditions", "message"),
-    [
-        ([], r"conditions: give a list with at least one list of HeadChange; \[\(\)\] is the model as it is"),
-        ([HeadChange(0, 0, "z", torch.zeros_like)], r"conditions\[0\] is one HeadChange; .* write \[\[change\]\]"),
-        ([[], ["L0H0"]], r"conditions\[1\]\[0\] is 'L0H0'; a condition is a list of HeadChange"),
-        ([[HeadChange(3, 0, "z", torch.zeros_like)]], r"there is no L3H0 at site 'z'; .* layers 0..2 with heads 0..3"),
-        ([[HeadChange(0, 2, "k", torch.zeros_like)]], r"no L0H2 at site 'k'; .* with key/value heads 0..1"),
-        ([[HeadChange(0, 0, "pattern", torch.zeros_like)]], r"site is 'pattern'; choose among z, q, k, v"),
-        ([[HeadChange(0, 0, "z", lambda z: 0.0)]], r"conditions\[0\]\[0\]: function gave float"),
-        ([[HeadChange(0, 0, "z", lambda z: z[0])]], r"function gave \[3, 8\] on cpu; .* here \[2, 3, 8\]"),
-        ([[HeadChange(0, 0, "z", mean_over_rows)]], "function gives a token another value when it comes alone"),
-        ([[HeadChange(0, 0, "z", lambda z: z.flip(1))]], "function gives a token another value when it comes alone"),
-        ([[HeadChange(0, 0, "z", next_z)]], "function gives a token another value when it comes alone"),
-    ],
-)
-def test_bad_conditions(llama, conditions, message):
-    with pytest.raises(ValueError, match=message):
-        generate_under(llama, PROMPTS, conditions)
