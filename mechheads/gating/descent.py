@@ -42,26 +42,16 @@ class Schedule:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """The state of a descent.
-
-    Attributes:
-        logits: the logits of the gates.
-        good: the last logits whose loss was finite.
-        first, second: Adam's running means of the gradient and of its square.
-        done: the number of updates made.
-        stopped: the number of updates after which each set was done; 0 if it is still running.
-        loss: the loss without the regulariser; NaN for updates that were not made.
-        objective: the loss with the regulariser; NaN for updates that were not made.
-    """
+    """The state of a descent on the logits of gates."""
 
     logits: Float[Tensor, "set layer head"]
-    good: Float[Tensor, "set layer head"]
-    first: Float[Tensor, "set layer head"]
-    second: Float[Tensor, "set layer head"]
-    done: int
-    stopped: Int[Tensor, " set"]
-    loss: Float[Tensor, "set update"]
-    objective: Float[Tensor, "set update"]
+    good: Float[Tensor, "set layer head"]  # the last logits whose loss was finite
+    first: Float[Tensor, "set layer head"]  # Adam's running mean of the gradient
+    second: Float[Tensor, "set layer head"]  # and of its square
+    done: int  # updates
+    stopped: Int[Tensor, " set"]  # the updates after which each set was done; 0 if it is still running
+    loss: Float[Tensor, "set update"]  # without the regulariser; NaN for updates that were not made
+    objective: Float[Tensor, "set update"]  # with it
 
     @classmethod
     def begin(cls, logits: Float[Tensor, "set layer head"], updates: int) -> State:

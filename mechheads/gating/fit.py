@@ -40,7 +40,7 @@ from torch import Tensor
 
 from mechheads.engine.dispatch import each_by_workers, setup_of_each
 from mechheads.gating.descent import Descent, NotFinite, Schedule, State, descend
-from mechheads.gating.fitted import USUAL, FitSettings, Gates, LossCurves, Reduce, Rules, check_seeds, check_updates
+from mechheads.gating.fitted import USUAL, FitSettings, Gates, Reduce, Rules, check_seeds, check_updates
 from mechheads.gating.gates import Loss, Rows, log_probs, rows_at_once, under_gates, usable_items
 from mechheads.gating.task import Task, TaskTokens
 from mechheads.ledger.key import Store
@@ -324,7 +324,7 @@ def _gather(
         torch.cat(gates).numpy(),
         [name for stage in fit.stages for name in stage.fits],
         seeds,
-        LossCurves(loss, objective, torch.cat(made).numpy()),
+        (loss, objective, torch.cat(made).numpy()),
         name=fit.name,
         provenance=fit.provenance | {"interrupted": interrupted},
     )

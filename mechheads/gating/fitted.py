@@ -130,15 +130,6 @@ _FAR = 1.0
 """A seed counts as stuck if its loss is this many nats or more above the loss of the median seed."""
 
 
-@dataclass(frozen=True, eq=False)
-class LossCurves:
-    """The loss curves of the fits in nats, NaN after the last update, and the number of updates made."""
-
-    loss: Float[np.ndarray, "fit seed update"]
-    objective: Float[np.ndarray, "fit seed update"]
-    updates: Int[np.ndarray, "fit seed"]
-
-
 class Gates(TableResult):
     """The gates of every head, for each fit and seed; made by ``fit_gates`` or ``contrast_gates``.
 
@@ -167,29 +158,24 @@ class Gates(TableResult):
         gates: Float[np.ndarray, "fit seed layer head"],
         fits: Sequence[str],
         seeds: Sequence[int],
-        curves: LossCurves,
+        curves: tuple[
+            Float[np.ndarray, "fit seed update"], Float[np.ndarray, "fit seed update"], Int[np.ndarray, "fit seed"]
+        ],
         *,
         name: str,
         provenance: Mapping[str, Any],
     ) -> Gates:
-        """Gates from arrays, with what is needed to repeat the fit."""
-        return cls(
-            xr.Dataset(
-                {
-                    "gate": (("fit", "seed", "layer", "head"), np.asarray(gates, np.float64)),
-                    "loss": (("fit", "seed", "update"), np.asarray(curves.loss, np.float64)),
-                    "objective": (("fit", "seed", "update"), np.asarray(curves.objective, np.float64)),
-                    "updates": (("fit", "seed"), np.asarray(curves.updates)),
-                },
-                coords={"fit": text_array(fits), "seed": list(seeds)},
-                attrs={
-                    "schema_version": SCHEMA_VERSION,
-                    "name": name,
-                    "kind": cls.KIND,
-                    "provenance": json.dumps(dict(provenance)),
-                },
-            )
-        )
+        """Gates from arrays; ``curves`` are loss, objective (NaN after the last update) and number of updates."""
+        loss, objective, updates = curves
+        variables = {
+            "gate": (("fit", "seed", "layer", "head"), np.asarray(gates, np.float64)),
+            "loss": (("fit", "seed", "update"), np.asarray(loss, np.float64)),
+            "objective": (("fit", "seed", "update"), np.asarray(objective, np.float64)),
+            "updates": (("fit", "seed"), np.asarray(updates)),
+        }
+        attrs = {"schema_version": SCHEMA_VERSION, "name": name, "kind": cls.KIND}
+        attrs["provenance"] = json.dumps(dict(provenance))
+        return cls(xr.Dataset(variables, coords={"fit": text_array(fits), "seed": list(seeds)}, attrs=attrs))
 
     def __getitem__(self, fit: str) -> Float[np.ndarray, "seed layer head"]:
         """The gates of one fit."""

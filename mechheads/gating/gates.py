@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ from mechheads.engine.report import AnswerWarning
 from mechheads.gating.fitted import Reduce
 from mechheads.gating.task import Task, TaskTokens
 from mechheads.generation.generate import changes_of
-from mechheads.heads import HeadId, HeadLike, check_heads
+from mechheads.heads import HeadId, HeadLike, named_heads
 from mechheads.interventions.basic import Intervention, InterventionLike, Zero
 from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks, region
 from mechheads.limits import current
@@ -57,21 +56,12 @@ _MUCH_MORE_LIKELY = float(np.log(10))
 
 @dataclass(frozen=True, eq=False)
 class SharedRow:
-    """Several texts in one row, in which tokens that texts begin with stand only once.
+    """Several texts in one row, in which tokens that texts begin with stand only once: their states are the same."""
 
-    A token attends only to tokens before it, so texts that begin alike have the same states there, under the same
-    gates.
-
-    Attributes:
-        item, position: a text that each token of the row belongs to, and the token's position there.
-        seen: which tokens of the row each token sees: itself and those before it in its text.
-        index: where the tokens of each text are in the row; 0 from its end on.
-    """
-
-    item: Int[Tensor, " token"]
-    position: Int[Tensor, " token"]
-    seen: Bool[Tensor, "token token"]
-    index: Int[Tensor, "item pos"]
+    item: Int[Tensor, " token"]  # a text that each token of the row belongs to
+    position: Int[Tensor, " token"]  # its position there
+    seen: Bool[Tensor, "token token"]  # which tokens of the row each token sees
+    index: Int[Tensor, "item pos"]  # where the tokens of each text are in the row; 0 from its end on
 
 
 def shared_row(ids: Int[Tensor, "item pos"], ends: Int[Tensor, " item"]) -> SharedRow | None:
@@ -161,11 +151,9 @@ def task_log_prob(
     """
     rule = intervention_for("intervention", intervention, task.prompts)
     none = off is None or (not isinstance(off, str) and isinstance(off, Sequence) and not len(off))
-    heads = () if none else check_heads(off, model.n_layers, model.n_heads)
+    named, _ = named_heads(None if none else off, model.n_layers, model.n_heads)
+    is_off = torch.from_numpy(named & (not none))[None]
     tokens = usable_items(model, task)
-    is_off = torch.zeros(1, model.n_layers, model.n_heads, dtype=torch.bool)
-    for head in heads:
-        is_off[0, head.layer, head.head] = True
     gates, changes = turned_off(model, tokens, torch.ones(is_off.shape), is_off, rule)
     values = np.full(len(task), np.nan)
     with Bar(total=len(tokens), desc="log-probs", leave=False) as bar:
@@ -403,15 +391,8 @@ Objective = Callable[[Float[Tensor, "set layer head"], Int[Tensor, " some"], boo
 """``(gates, items, recompute) -> loss`` of some items under each set of gates, differentiable in the gates."""
 
 
-@runtime_checkable
-class Loss(Protocol):
-    """The loss of some items on any model; it can be sent to workers, whose models it is computed on."""
-
-    def __call__(
-        self, model: Model, gates: Float[Tensor, "set layer head"], items: Int[Tensor, " some"], recompute: bool, /
-    ) -> Float[Tensor, "set some"]:
-        """As ``Objective``."""
-        ...
+Loss = Callable[[Model, Float[Tensor, "set layer head"], Int[Tensor, " some"], bool], Float[Tensor, "set some"]]
+"""An objective on any model; it can be sent to workers, whose models it is computed on."""
 
 
 def value_and_gradient(

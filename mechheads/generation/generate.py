@@ -179,7 +179,7 @@ def _put(value: Tensor, intervention: Intervention, base: Any, head: HeadId) -> 
 
 def _check_alone(change: HeadChange, model: Model) -> None:
     """Check that a change treats every row and position by itself: text is read and written token by token."""
-    must = "text is read and written token by token, so intervention must treat every row and position on its own"
+    must = "intervention must treat every row and every position on its own, as text is written token by token"
     value = torch.linspace(-1, 1, 6 * model.d_head).view(2, 3, -1).to(model.device, model.dtype)
     try:
         new = change.function(value.clone())

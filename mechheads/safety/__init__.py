@@ -3,8 +3,14 @@
 from mechheads.model.sources.default import taught_heads
 from mechheads.results.agreement import overlap
 from mechheads.safety.answers.answering import AnswerSettings
-from mechheads.safety.answers.attack_curve import attack_curve
-from mechheads.safety.answers.refusal import RefusalTest, ordinary_texts, refusal_test, refusal_tests, text_loss
+from mechheads.safety.answers.refusal import (
+    RefusalTest,
+    attack_curve,
+    ordinary_texts,
+    refusal_test,
+    refusal_tests,
+    text_loss,
+)
 from mechheads.safety.answers.verdicts import rule_judge, verdict, verdicts
 from mechheads.safety.heads.angles import principal_angles
 from mechheads.safety.heads.contribution import refusal_contribution

@@ -23,8 +23,7 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.shown import ranks
 from mechheads.results.tables import Curves, TableResult
 from mechheads.safety.answers.answering import AnswerSettings
-from mechheads.safety.answers.attack_curve import attack_curve
-from mechheads.safety.answers.refusal import LEAST_REQUESTS, RefusalTest, refusal_tests
+from mechheads.safety.answers.refusal import LEAST_REQUESTS, RefusalTest, attack_curve, refusal_tests
 from mechheads.safety.heads.ablations import Group, Groups
 from mechheads.safety.heads.refusal_attribution import refusal_attribution
 from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations

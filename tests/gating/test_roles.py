@@ -9,7 +9,6 @@ import pytest
 
 import mechheads as mh
 from mechheads.gating import ROLES, FitSettings, Gates, Roles, Task, fit_gates, head_roles
-from mechheads.gating.fitted import LossCurves
 from support import tiny as tiny_models
 from support.gated_micro import CAPITALS, DEAD, HURTS, NEEDED, capitals
 from support.made_gates import made_gates
@@ -153,7 +152,7 @@ def test_roles_of_an_interrupted_fit_are_not_counted() -> None:
 
 def test_roles_need_the_two_fits() -> None:
     curve = np.zeros((1, 1, 1))
-    curves = LossCurves(loss=curve, objective=curve, updates=np.ones((1, 1), int))
+    curves = curve, curve, np.ones((1, 1), int)
     about: dict[str, Any] = {"name": "c", "provenance": {"interrupted": False}}
     gates = Gates.of(np.ones((1, 1, 1, 2)), ["contrast"], [0], curves, **about)
     with pytest.raises(ValueError, match="gates have the fits contrast; roles need keep and drop"):

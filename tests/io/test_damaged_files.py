@@ -14,7 +14,7 @@ import pytest
 import xarray as xr
 
 import mechheads as mh
-from mechheads.gating.fitted import Gates, LossCurves
+from mechheads.gating.fitted import Gates
 from mechheads.results.dataset import with_checksum
 
 VALUES = np.random.default_rng(0).normal(size=(3, 4, 6))
@@ -33,7 +33,7 @@ def save_scores(path: Path) -> Load:
 
 def save_gates(path: Path) -> Load:
     curve, values = np.zeros((1, 2, 3)), np.moveaxis(VALUES[..., :2], -1, 0)[None]
-    curves = LossCurves(loss=curve, objective=curve, updates=np.array([[3, 3]]))
+    curves = curve, curve, np.array([[3, 3]])
     Gates.of(values, ["none"], [0, 1], curves, name="t", provenance={}).save(path)
     return lambda path: [Gates.load(path).dataset["gate"].values]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from mechheads.gating import Gates
-from mechheads.gating.fitted import LossCurves
 
 
 def made_gates(keep: np.ndarray, drop: np.ndarray, interrupted: bool = False) -> Gates:
@@ -16,7 +15,7 @@ def made_gates(keep: np.ndarray, drop: np.ndarray, interrupted: bool = False) ->
         gates,
         ["none", "keep", "drop"],
         list(range(len(keep))),
-        LossCurves(loss=curve, objective=curve, updates=np.ones((3, len(keep)), int)),
+        (curve, curve, np.ones((3, len(keep)), int)),
         name="made",
         provenance={"interrupted": interrupted},
     )

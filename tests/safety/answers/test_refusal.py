@@ -205,7 +205,7 @@ def ctrl_c_is_caught(match: str = "interrupted") -> Iterator[None]:
 
 
 def stopping(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """Ctrl-C in an intervention of the first condition, at its ``at``-th call: two trials, then one a step."""
+    """Ctrl-C in an intervention of the first condition, at its ``at``-th call, one a step."""
     original, stop = mechheads.safety.answers.answering.generate_under, stopped_at(at, lambda z: z)
 
     def generate_under(model: Any, prompts: Any, conditions: Any, *args: Any, **options: Any) -> list[Generated]:
@@ -238,7 +238,7 @@ def check_interrupted(part: mh.safety.RefusalTest, llama: mh.Model) -> None:
 def test_ctrl_c_while_harmful_requests_are_answered(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     whole = short(llama)
     assert whole.missing == () and whole.provenance["interrupted"] is False
-    stopping(monkeypatch, 2 + 3)
+    stopping(monkeypatch, 3)
     with ctrl_c_is_caught("of 15 answers are judged, and the loss on ordinary text is known for 0 of 3 conditions$"):
         part = short(llama)
     check_interrupted(part, llama)
@@ -284,7 +284,7 @@ def test_ctrl_c_in_a_curve(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     assert repr(part).endswith(shown)
     own = {trace.name: trace for trace in part.plot().data if trace.name}["heads"]
     np.testing.assert_array_equal(own.y, [1.0, 1.0, np.nan])
-    stopping(monkeypatch, 2 + 2)
+    stopping(monkeypatch, 2)
     with ctrl_c_is_caught():
         early = attack_curve(llama, HEADS, FEW, FEW_HARMLESS, **SHORT)
     assert early.table["score"].isnull().to_numpy().all()
