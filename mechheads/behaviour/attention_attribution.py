@@ -284,11 +284,8 @@ class _Parts:
 
     @classmethod
     def of(cls, runs: Sequence[ScoreParts], scale: float) -> _Parts:
-        """The parts in a run, minus those in the run of the other side if there is one.
-
-        Vectors of both runs stand side by side, with those of q in the other run negative, so that products of q and k
-        are differences.
-        """
+        """The parts in a run, minus those in the run of the other side if there is one: vectors of both stand side by
+        side, with those of q in the other run negative, so that products of q and k are differences."""
 
         def joined(first: Tensor, *others: Tensor) -> Tensor:
             signs = first.new_tensor([-1.0, 1.0])[:, None, None]
@@ -410,16 +407,7 @@ class Places:
 
 class ScoreParts:
     """The parts of the score for a key, minus that for other keys, in a run of some prompts.
-
-    Attributes:
-        vectors: what each part adds to q of the query, and to the weighted sum of k over the keys, after rotation:
-            ``heads`` [layer, head, side, prompt, d_head], ``mlp`` and ``bias`` without the head, ``embedding`` and
-            ``constant`` without the layer too.
-        whole: the sum of all vectors [side, prompt, d_head].
-        sources: the parts of heads by the token that they read [layer, head, side, source, prompt]; None unless wanted.
-        position_bias: the part of the positions alone [prompt].
-        attention: what the query gives the key [prompt].
-    """
+    ``vectors`` are what each adds to q, and to the weighted sum of k, after rotation [layer, head, side, prompt, d]."""
 
     def __init__(self, block: ScoringBlock, tokens: Tokens, places: Places, *, by_source: bool) -> None:
         """Run the prompts."""

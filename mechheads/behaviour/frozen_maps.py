@@ -114,9 +114,7 @@ class FrozenRun:
         ends_at: int | None = None,
     ) -> FrozenRun:
         """Run prompts, up to the layer ``ends_at``, of which only patterns are kept.
-
-        ``prompt`` and ``pos`` are those of each row that is kept.
-        """
+        ``prompt`` and ``pos`` are those of each row that is kept."""
         kept = cls(model, analysis, prompt, [], {}, {}, {}, {})
         layers = range(model.n_layers if ends_at is None else ends_at)
 

@@ -67,9 +67,7 @@ def measure(
     also: Callable[..., None] = lambda layer, **activations: None,
 ) -> tuple[Float[Tensor, "measure layer head window"], Float[Tensor, "layer head pos"]]:
     """The measures in some layers, by default in all, and the attention within the middle at each distance; on the CPU.
-
-    Measures are NaN where a window has none.
-    """
+    Measures are NaN where a window has none."""
     measures, stream = _Measures(model, ids), list[Tensor]()
 
     def see(layer: int, **activations: Tensor) -> None:

@@ -108,9 +108,7 @@ def read_windows(
     done: tuple[int, int] = (0, 0),
 ) -> dict[str, Any]:
     """Compute something for batches of windows until Ctrl-C; how many windows and tokens that were, for a provenance.
-
-    ``done`` are those of an earlier call.
-    """
+    ``done`` are those of an earlier call."""
     windows, tokens = done
 
     def count(batch: Windows, found: T) -> None:

@@ -79,7 +79,6 @@ def changed_by(
 @torch.no_grad()
 def changes_of(model: Model, tokens: Tokens, heads: Sequence[HeadId], intervention: Intervention) -> list[HeadChange]:
     """What an intervention makes of heads in any text: a change for each head, or key/value head if it is on k or v.
-
     ``mh.Mean()`` takes the mean over ``tokens``; the first of them are the base run of others."""
     limits = current().limits
     if isinstance(intervention, Mean):

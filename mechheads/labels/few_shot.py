@@ -108,11 +108,7 @@ def few_shot_pairs(
 
 
 class _Form:
-    """A relation's template and the pairs that it can ask for.
-
-    Attributes:
-        pool: the pairs whose target is one token.
-    """
+    """A relation's template and the pairs that it can ask for: those whose target is one token (``pool``)."""
 
     def __init__(self, model: Model, relation: RelationLike, shots: int, n: int, template: int | str) -> None:
         check_at_least(1, n=n)

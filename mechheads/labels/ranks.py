@@ -59,20 +59,7 @@ def usual_k(d_vocab: int, k: int | None, k_copying: int | None) -> tuple[int, in
 
 
 class Ranks:
-    """The ranks of target tokens in the rows that heads compute from source tokens.
-
-    Args:
-        model: provides W_U.
-        source_of: the index of each pair's source.
-        target: the token of each pair's target.
-        limit: the k of each pair.
-        ties: how ties count.
-
-    Attributes:
-        own_columns: the columns of W_U of all targets.
-        tried: how many columns are tried before whole rows: some, then more.
-        by_hubs: whether these are hubs of each head; otherwise all heads have the same, drawn at random.
-    """
+    """The ranks of target tokens in the rows that heads compute from source tokens; ``limit`` is the k of each pair."""
 
     def __init__(
         self,
@@ -88,8 +75,8 @@ class Ranks:
         self._whole = model.dtype == torch.float32
         self.source_of, self.target, self.limit = source_of, target, limit
         tokens, self._own_column = torch.unique(target, return_inverse=True)
-        self.tried = [size for size in _TRIED if 2 * size < model.d_vocab]
-        self.by_hubs = len(target) >= _MANY
+        self.tried = [size for size in _TRIED if 2 * size < model.d_vocab]  # columns before whole rows
+        self.by_hubs = len(target) >= _MANY  # these are hubs of each head, not drawn at random for all
         drawn = torch.randperm(model.d_vocab, generator=torch.Generator().manual_seed(0))
         drawn = drawn[: 0 if self.by_hubs else max(self.tried, default=0)].to(target.device)
         columns, self._longest = self._targets(torch.cat([tokens, drawn]))
@@ -114,14 +101,10 @@ class Ranks:
         return largest, smallest
 
     def contrast(self, path: HeadPath, relations: Sequence[slice]) -> Float[Tensor, " relation"]:
-        """How many standard deviations of its row a source raises its own target above the other pairs' targets.
-
-            c_i = (M[s_i, t_i] - mean over j != i of M[s_i, t_j]) / sd over the vocabulary of row s_i of M
-
-        averaged over the pairs of each relation. No row is computed: with C the covariance of W_U's columns, the
-        variance of row s is e W_V W_O C W_O^T W_V^T e^T. A source for which the head writes nothing counts as 0; a
-        relation of one pair is NaN.
-        """
+        """How many standard deviations of its row a source raises its own target above the other pairs' targets, a mean
+        over pairs. A source for which the head writes nothing counts as 0; a relation of one pair is NaN."""
+        # c_i = (M[s_i, t_i] - mean over j != i of M[s_i, t_j]) / sd over the vocabulary of row s_i of M. No row is
+        # computed: with C the covariance of W_U's columns, the variance of row s is e W_V W_O C W_O^T W_V^T e^T.
         values, W_O = path
         of_head = self._of_head(W_O)
         columns = of_head.own.T
@@ -161,12 +144,8 @@ class Ranks:
         return pairs
 
     def hits(self, asked: Sequence[tuple[HeadPath, slice, Literal[1, -1]]]) -> Iterator[Bool[Tensor, "pair target"]]:
-        """For heads and the pairs of a relation, which of the relation's targets each source has among its k largest.
-
-        Args:
-            asked: each a head, the pairs, and 1, or -1 for the k smallest. Entries with the same W_O are cheaper next
-                to each other.
-        """
+        """For heads and the pairs of a relation, which of its targets each source has among its k largest, or smallest
+        for -1. Entries with the same W_O are cheaper next to each other."""
         self._find_hubs([path for path, _, _ in asked])
         left_open = [
             some
@@ -189,9 +168,7 @@ class Ranks:
         self, asked: Sequence[tuple[HeadPath, slice, Literal[1, -1]]]
     ) -> Iterator[Int[Tensor, " source"]]:
         """The sources that may have any target of the relation among their k largest entries, for one W_O.
-
-        A source is left out if k entries of a few columns are larger than those of all targets.
-        """
+        A source is left out if k entries of a few columns are larger than those of all targets."""
         W_O = asked[0][0][1]
         of_head = self._of_head(W_O)
         for (values, _), pairs, sign in asked:
@@ -226,14 +203,9 @@ class Ranks:
     def _whole_rows(
         self, wanted: Sequence[tuple[HeadPath, Int[Tensor, " source"]]]
     ) -> Iterator[tuple[int, slice, Float[Tensor, "row d_vocab"]]]:
-        """Whole rows of M for some sources of several heads, as many at once as memory allows.
-
-        Rows of many heads are multiplied with W_U together, because W_U may have to be converted each time.
-
-        Returns:
-            The index in ``wanted``, which of its sources, and their rows, in order; each index occurs at least once.
-            The next rows overwrite these.
-        """
+        """Whole rows of M for some sources of several heads, as many at once as memory allows: the index in ``wanted``,
+        each at least once, which of its sources, and their rows, which the next ones overwrite."""
+        # Rows of many heads are multiplied with W_U together, because W_U may have to be converted each time.
         limit = max(1, self._memory // (4 * self._model.d_vocab))
         for pack in _packed([len(sources) for _, sources in wanted], limit):
             parts = []
@@ -462,9 +434,7 @@ def count(
     own: Float[Tensor, "row 1"],
 ) -> Int[Tensor, " row"]:
     """In each row, the number of entries that are larger, or smaller, than its own one.
-
-    On a CPU, NumPy compares four times as fast as torch, and counts ten times as fast.
-    """
+    On a CPU, NumPy compares four times as fast as torch, and counts ten times as fast."""
     if entries.device.type != "cpu":
         return compare(entries, own).sum(1)
     found = compare(entries.numpy(), own.numpy())

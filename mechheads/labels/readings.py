@@ -37,9 +37,7 @@ OPENINGS = ("The", "and", "\n")
 
 class Readings:
     """The values that every head computes from some tokens, for each way of reading them (``names``).
-
-    ``missing``: with ``"all"``, the readings that this model does not have, and why.
-    """
+    ``missing``: with ``"all"``, the readings that this model does not have, and why."""
 
     def __init__(self, model: Model, ids: Int[Tensor, " source"], source: Source, norm: Norm) -> None:
         self._model, self._norm = model, norm

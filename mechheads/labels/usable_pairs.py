@@ -49,11 +49,8 @@ def keep_pairs(
     named: bool = False,
     min_pairs: int | None = 0,
 ) -> list[KeptPairs]:
-    """Find each relation's pairs whose words are one token each and that no rival of the relation explains.
-
-    With ``any_source`` a source may have several tokens. Relations of fewer than ``min_pairs`` are not scored, with a
-    warning; for None, 30, but ``named`` ones, each of which must have a pair, are only warned of.
-    """
+    """Find each relation's pairs whose words (with ``any_source`` only targets) are one token each and that no rival of
+    the relation explains; those of fewer than ``min_pairs`` are not scored, by default 30, or 1 if ``named``."""
     if tokenizer is None:
         raise ValueError("model has no tokenizer to read relations with; give one: mh.wrap(model, tokenizer=...)")
     space = " " if leading_space else ""

@@ -165,9 +165,7 @@ class Answering:
 
     def answers(self, sets: Mapping[str, HeadsOff]) -> tuple[pd.DataFrame, bool]:
         """Answers and verdicts, a row for each set of heads and request, and whether Ctrl-C was pressed.
-
-        After Ctrl-C nothing new is written, and answers that are unfinished or not judged have no verdict (None).
-        """
+        After Ctrl-C nothing new is written, and answers that are unfinished or not judged have no verdict (None)."""
         parts, work = [], until_interrupted()
         for kind, side in self.sides.by_kind().items():
             n = len(side)
@@ -264,9 +262,7 @@ def _judge(answers: pd.DataFrame, judge: AnswerJudge, work: until_interrupted) -
 
 def verdict_share(answers: pd.DataFrame, condition: str, kind: str, verdict: str) -> tuple[float, float, float]:
     """The share of judged answers with this verdict, and its 95% interval (Wilson's), for one kind or "both".
-
-    NaN if a verdict is missing; with fewer than six judged answers only the ends of the interval are NaN.
-    """
+    NaN if a verdict is missing; with fewer than six judged answers only the ends of the interval are NaN."""
     judged = is_verdict(answers, condition, kind, verdict)[_verdicts(answers, condition, kind) != "unjudged"]
     share = judged.mean() if len(judged) else np.array(np.nan)
     low, high = share_interval(share, np.array(len(judged) if len(judged) >= LEAST_OF_BOUNDED else np.nan))

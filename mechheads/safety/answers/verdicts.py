@@ -106,9 +106,7 @@ def judged_by(judge: AnswerJudge) -> str:
 
 def same_answer(requests: Sequence[str], answers: Sequence[str], judged: Sequence[Verdict | None]) -> tuple[int, int]:
     """To how many of how many different requests one and the same answer goes, if these are most of them, otherwise 0.
-
-    An answer that refuses does not count: a refusal may be the same each time.
-    """
+    An answer that refuses does not count: a refusal may be the same each time."""
     refusals = {_plain(answer) for answer, each in zip(answers, judged, strict=True) if each in ("refused", None)}
     of = len(set(requests))
     most = max((n for answer, n in _fixed(requests, answers).items() if answer not in refusals), default=0)

@@ -166,9 +166,7 @@ def joint_changes(
     model: Model, intervention: Intervention, heads: Sequence[HeadId], tokens: Tokens, run: HeadCache | None = None
 ) -> list[HeadChange]:
     """Changes that ablate heads together, in any text; each head is ablated as it would be alone.
-
-    A mean is over ``tokens``, from a ``run`` of these that kept z, if there is one.
-    """
+    A mean is over ``tokens``, from a ``run`` of these that kept z, if there is one."""
     if not heads:
         return []
     if isinstance(intervention, Mean):

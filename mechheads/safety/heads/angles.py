@@ -42,9 +42,7 @@ def left_subspace(
     states: Float[np.ndarray, "*batch prompt d"], r: int
 ) -> tuple[Float[np.ndarray, "*batch prompt r"], Bool[np.ndarray, "*batch"]]:
     """The first ``r`` left singular vectors of the states, uncentred, and whether they are well defined.
-
-    They are not if singular values ``r`` and ``r + 1`` are equal: any rotation of these two vectors is as good.
-    """
+    They are not if singular values ``r`` and ``r + 1`` are equal: any rotation of these two vectors is as good."""
     vectors, values, _ = np.linalg.svd(states, full_matrices=False)
     values = np.concatenate([values, np.zeros((*values.shape[:-1], 1))], axis=-1)
     gap = values[..., r - 1] - values[..., r]
@@ -63,9 +61,7 @@ def left_subspaces(
     states: Float[np.ndarray, "prompt d"], weights: Float[np.ndarray, "view prompt"], r: int
 ) -> tuple[Float[np.ndarray, "view prompt r"], Bool[np.ndarray, " view"]]:
     """``left_subspace`` of the states with each row times its weight, for every view of them.
-
-    From the Gram matrix of the prompts or of the dimensions, the smaller; rows left out are subtracted from it.
-    """
+    From the Gram matrix of the prompts or of the dimensions, the smaller; rows left out are subtracted from it."""
     states = np.asarray(states, dtype=np.float64)
     n, d = states.shape
     by_prompt, least = n <= d, max(0, min(n, d) - r - 1)
@@ -98,9 +94,7 @@ _MOST_GROUPS = 30
 
 class Rotation:
     """Generalized Ships of ablated states against intact ones, X' and X [prompt, d_model]: sum of arccos of U_r^T U'_r.
-
-    With more than 30 clusters, the jackknife leaves out groups of them, since each step finds the vectors again.
-    """
+    With more than 30 clusters, the jackknife leaves out groups of them, since each step finds the vectors again."""
 
     _LEVEL = 0.95
 
@@ -129,9 +123,7 @@ class Rotation:
 
     def __call__(self, ablated: Float[np.ndarray, "prompt d"]) -> tuple[float, float, float]:
         """The score and its 95% interval, in degrees; NaN without U'_r, or the interval with fewer than r + 2 clusters.
-
-        A jackknife over clusters of the log of the score, with Student's t of n_clusters - 1 degrees of freedom.
-        """
+        A jackknife over clusters of the log of the score, with Student's t of n_clusters - 1 degrees of freedom."""
         spaces, defined = left_subspaces(ablated, self._kept, self.r)
         angles = principal_angles(self._spaces, spaces).sum(-1)
         angles[~(defined & self._defined)] = np.nan

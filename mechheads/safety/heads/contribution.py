@@ -204,9 +204,7 @@ def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
 
 def _falls(job: Job) -> tuple[PerPrompt, PerPrompt, bool]:
     """How far a job's metric falls without each head, in all and directly, and whether Ctrl-C stopped it.
-
-    Heads that were not reached are NaN; heads that change together have one value.
-    """
+    Heads that were not reached are NaN; heads that change together have one value."""
     found = finish(_both_effects(job), batches(job), what=f"{len(job.heads)} heads")
     falls = np.full((2, job.model.n_layers, job.model.n_heads, len(job.tokens)), np.nan)
     for (head, _), changes in found.values.items():

@@ -58,9 +58,7 @@ class BesideOthers(ShipsKind):
 
     def beside(self, intact: Job, heads: Sequence[HeadId], plan: Plan | None = None) -> tuple[Job, Run]:
         """The job of some heads beside the others, and how its heads run; the model runs once without the others.
-
-        What is measured goes into the ledger of the intact job, under the names of the others.
-        """
+        What is measured goes into the ledger of the intact job, under the names of the others."""
         model, rule = intact.model, self.intervention
         hooks = joint_hooks(intact, rule, self.others)
         ready = partial(make_ready, model, replace(intact.spec, heads=heads))

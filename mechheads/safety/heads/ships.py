@@ -46,9 +46,7 @@ from mechheads.safety.requests.prompts import Requests, Side, Sides, Template
 @dataclass(frozen=True)
 class Measured:
     """The results of one pass over the heads; what was not requested or not reached is NaN.
-
-    ``resampled`` has Generalized Ships of resampled prompts, if requested.
-    """
+    ``resampled`` has Generalized Ships of resampled prompts, if requested."""
 
     tokens: Tokens
     kl: Float[np.ndarray, "layer head prompt"]
@@ -60,9 +58,7 @@ class Measured:
 @dataclass(frozen=True)
 class ShipsKind:
     """What is measured of each head: the KL of each prompt, and the angle between ``r`` singular vectors, unless None.
-
-    For angles of resampled prompts, ``draws`` says how often each prompt counts.
-    """
+    For angles of resampled prompts, ``draws`` says how often each prompt counts."""
 
     with_kl: bool = False
     r: int | None = None
@@ -89,9 +85,7 @@ _KL = ShipsKind(with_kl=True)
 @dataclass(frozen=True, eq=False)
 class SafetyJob:
     """Everything that defines a score of heads: a score is a function from a job to values.
-
-    ``kind`` is what a pass after the requests measures, ``measured`` the result of one that other jobs share.
-    """
+    ``kind`` is what a pass after the requests measures, ``measured`` the result of one that other jobs share."""
 
     model: Model
     requests: Side
@@ -175,9 +169,7 @@ def measure(jobs: Sequence[SafetyJob]) -> list[Measured]:
 
 def ready(jobs: Sequence[SafetyJob], store: Store = NO_STORE) -> list[Job]:
     """The sweep of each job: of the same intact run, with everything that the interventions read from it.
-
-    One plan covers all: that of an intervention at a site other than z, for which every head's new z is kept too.
-    """
+    One plan covers all: that of an intervention at a site other than z, for which every head's new z is kept too."""
     costliest = next((job for job in jobs if site_of(job.intervention) != "z"), jobs[0])
     read = [site for job in jobs for site in (site_of(job.intervention), *needs_of(job.intervention))]
     prompts, seed = costliest.requests.prompts, current().seed

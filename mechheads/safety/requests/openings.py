@@ -226,9 +226,7 @@ def find_openings(model: Model, prompts: Prompts, openings: Sequence[str] | None
 
 def count_refusals(model: Model, side: Side) -> dict[str, Any] | None:
     """How many of a few different requests a model refuses, by the rules: ``n`` refusals ``of`` so many judged answers.
-
-    Also ``unjudged``, and ``same`` as in ``SafetyHeads``. None if no answer has an end or there is no tokenizer.
-    """
+    Also ``unjudged``, and ``same`` as in ``SafetyHeads``. None if no answer has an end or there is no tokenizer."""
     if model.tokenizer is None:
         return None
     different = list({text: i for i, text in reversed([*enumerate(side.texts)])}.values())[::-1]
