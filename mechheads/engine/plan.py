@@ -91,11 +91,6 @@ class Plan(Wrapped):
     unreached: int = 0
 
     @property
-    def hours(self) -> float | None:
-        """The hours to pay for: those of all workers together, or of this process; None without an estimate."""
-        return None if self.seconds is None else self.seconds * max(1, self.workers) / 3600
-
-    @property
     def reads(self) -> float:
         """How many times all weights that are on disk are read."""
         return self.bytes_read / self.weights_on_disk if self.weights_on_disk else 0.0
@@ -153,8 +148,7 @@ class Plan(Wrapped):
                 f"{show_bytes(self.bytes_read)}"
             )
         if self.seconds is not None:
-            to_pay = f"; {self.hours:.3g} hours of {workers} together" if self.workers else ""
-            lines.append(f"about {show_seconds(self.seconds)}{to_pay}")
+            lines.append(f"about {show_seconds(self.seconds)}")
         return "\n".join(lines)
 
 

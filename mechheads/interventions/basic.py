@@ -63,28 +63,14 @@ class Context:
         ...         return z + self.size * context.noise(self.seed).to(z)
         >>> noisy = mh.sweep(model, ["The capital of France is"], intervention=Noisy(0.1), heads="L23H4")
         """
-        ids = self.base.tokens.on_cpu.ids.numpy() if self.base is not None else np.zeros((0, 0))
-        if ids.shape != self.mask.shape:
+        rows = self.base.tokens.on_cpu.ids.tolist() if self.base is not None else []
+        if (len(rows), *map(len, rows[:1])) != self.mask.shape:
             raise ValueError("noise depends on the tokens of whole prompts; text is written token by token")
-        state = _mixed(np.full(len(ids), seed % 2**64, dtype=np.uint64))
-        states = np.empty(ids.shape, dtype=np.uint64)
-        for pos in range(ids.shape[1]):
-            states[:, pos] = state = _mixed(state * _ODD + ids[:, pos].astype(np.uint64))
-        d_head = self.base.z[self.head].shape[-1]
-        drawn = _mixed(states[..., None] + np.arange(1, 2 * d_head + 1, dtype=np.uint64) * _ODD)
-        one, two = np.split(((drawn >> np.uint64(11)) + 0.5) * 2.0**-53, 2, axis=-1)
-        normal = np.sqrt(-2 * np.log(one)) * np.cos(2 * np.pi * two)  # Box and Muller 1958
-        return torch.from_numpy(normal).float().to(self.mask.device)
-
-
-_ODD = np.uint64(0x9E3779B97F4A7C15)
-
-
-def _mixed(states: np.ndarray) -> np.ndarray:
-    """Whole numbers of 64 bits whose bits are mixed: the finaliser of SplitMix64 (Steele et al. 2014)."""
-    states = (states ^ (states >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    states = (states ^ (states >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return states ^ (states >> np.uint64(31))
+        drawn = np.empty((*self.mask.shape, self.base.z[self.head].shape[-1]), np.float32)
+        for row, ids in zip(drawn, rows, strict=True):
+            for pos in range(len(ids)):
+                np.random.default_rng([seed % 2**64, *ids[: pos + 1]]).standard_normal(out=row[pos], dtype=np.float32)
+        return torch.from_numpy(drawn).to(self.mask.device)
 
 
 @runtime_checkable

@@ -42,12 +42,6 @@ Weight = Literal["Q", "K", "V", "O"]
 Layout = Literal["queries", "rows", "whole"]
 """How changed copies of a run are stacked; see ``Plan.layout``."""
 
-GIVEN_UP = (
-    "a run cannot be resumed from its cached keys, so every changed copy is computed from its first token on, which "
-    "takes several times as long; the numbers are the same"
-)
-"""What it means if a model has none of the layouts but ``whole``."""
-
 SITES = {
     "resid_pre": "hook_resid_pre",
     "q": "attn.hook_q",

@@ -14,11 +14,16 @@ from torch import Tensor
 from mechheads._version import __version__
 from mechheads.messages.habits import advice
 from mechheads.messages.wrapped import Wrapped
-from mechheads.model.backend import GIVEN_UP, Backend, Sizes, Weight
+from mechheads.model.backend import Backend, Sizes, Weight
 from mechheads.model.changes import R, as_usual, without_autocast
 from mechheads.model.parts import moved
 from mechheads.model.proof import Proofs
 from mechheads.model.sources import AttnImplementation, Source
+
+_WHOLE = (
+    "whole: a run cannot be resumed from its cached keys, so every changed copy is computed from its first token on, "
+    "which takes several times as long; the numbers are the same"
+)
 
 
 def alone(backend: Backend, run: Callable[[], R]) -> R:
@@ -196,7 +201,7 @@ class ModelCore(Wrapped):
             "normalization": self.model.cfg.normalization_type,
             "compatibility_mode": bool(getattr(self.model, "compatibility_mode", False)),
             **({"folded_value_biases": True} if self.folded_value_biases else {}),
-            **({"layout": f"whole: {GIVEN_UP}"} if self.backend.layout == "whole" else {}),
+            **({"layout": _WHOLE} if self.backend.layout == "whole" else {}),
             "n_layers": self.n_layers,
             "n_heads": self.n_heads,
             "n_kv_heads": self.n_kv_heads,
