@@ -6,7 +6,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,79 +128,58 @@ def _syntax(n: int | None, seed: int) -> Task:
     return question_task(questions, data["name"], data["source"], rng=rng, n=n)
 
 
-def _common_sense(n: int | None, seed: int) -> Task:
+def _common_sense(n: int | None, seed: int, name: str = "common_sense") -> Task:
     data, rng = content("tasks", "common_sense"), np.random.default_rng(seed)
-    questions = [lettered(item["question"], item["options"], rng) for item in data["items"]]
-    return question_task(questions, data["name"], data["source"], rng=rng, n=n)
-
-
-def _common_sense_open(n: int | None, seed: int) -> Task:
-    data, rng = content("tasks", "common_sense"), np.random.default_rng(seed)
-    questions = [
-        Question(item["question"], item["options"][0], item["question"])
-        for item in data["items"]
-        if "of these" not in item["question"]
-    ]
-    return question_task(questions, "common_sense_open", data["source"], rng=rng, n=n)
+    items = [(item["question"], item["options"]) for item in data["items"]]
+    if name == "common_sense":
+        questions = [lettered(asked, options, rng) for asked, options in items]
+    else:
+        questions = [Question(asked, options[0], asked) for asked, options in items if "of these" not in asked]
+    return question_task(questions, name, data["source"], rng=rng, n=n)
 
 
 def _math(n: int | None, seed: int) -> Task:
     n = _DEFAULT_N if n is None else n
     check_n(n, MOST, "math")
-    problems = arithmetic_problems(max(n, len(STORIES)), seed)
-    questions = [Question(problem.question, str(problem.answer), problem.story) for problem in problems]
+    questions = arithmetic_problems(max(n, len(STORIES)), seed)
     return question_task(questions, "math", content("tasks", "math")["source"], rng=np.random.default_rng(seed), n=n)
 
 
-@dataclass(frozen=True)
-class Problem:
-    """An arithmetic word problem."""
-
-    story: str
-    question: str
-    answer: int
-
-
-def arithmetic_problems(n: int = 200, seed: int = 0) -> list[Problem]:
-    """Different word problems, in rounds of one problem of each story, in random order."""
+def arithmetic_problems(n: int = 200, seed: int = 0) -> list[Question]:
+    """Different word problems, in rounds of one problem of each story, in random order; the cluster is the story."""
     if not 1 <= n <= MOST:
         raise ValueError(f"n is {n}; give a number of problems from 1 to {MOST}")
     rng, names = np.random.default_rng(seed), list(STORIES)
-    found: dict[str, Problem] = {}
+    found: dict[str, Question] = {}
     while len(found) < n:
         for i in rng.permutation(len(names)):
-            while (problem := _tell(names[i], rng)).question in found:
+            while (problem := _tell(names[i], rng)).text in found:
                 pass
-            found[problem.question] = problem
+            found[problem.text] = problem
     return list(found.values())[:n]
 
 
-def _tell(name: str, rng: np.random.Generator) -> Problem:
+def _tell(name: str, rng: np.random.Generator) -> Question:
     """One problem of a story; numbers are drawn again until the answer is a whole number from 2 to 99."""
     story, answer = STORIES[name], 0.5
     numbers: dict[str, int] = {}
     while not (2 <= answer <= 99 and answer == int(answer)):
         numbers = dict(zip("abc", (int(rng.integers(low, high + 1)) for low, high in story["ranges"]), strict=False))
-        answer = _computed(story["answer"].split(), numbers)
+        begin, *rest = story["answer"].split()
+        answer = numbers[begin]
+        for operation, number in zip(rest[::2], rest[1::2], strict=True):  # from left to right
+            answer = _OPERATIONS[operation](answer, numbers[number])
     names, things = _DATA["names"], _DATA["things"]
     first, second = rng.choice(len(names), size=2, replace=False)
     ware, wares = _DATA["wares"][rng.integers(len(_DATA["wares"]))]
     fields = {"name": names[first], "friend": names[second], "things": things[rng.integers(len(things))]}
-    return Problem(name, story["text"].format(**fields, ware=ware, wares=wares, **numbers), int(answer))
-
-
-def _computed(form: Sequence[str], numbers: dict[str, int]) -> float:
-    """What operations on numbers give, such as "a", "-", "b", "+", "c", from left to right."""
-    value: float = numbers[form[0]]
-    for operation, number in zip(form[1::2], form[2::2], strict=True):
-        value = _OPERATIONS[operation](value, numbers[number])
-    return value
+    return Question(story["text"].format(**fields, ware=ware, wares=wares, **numbers), str(int(answer)), name)
 
 
 _TASKS: dict[str, Callable[[int | None, int], Task]] = {
     "syntax": _syntax,
     "common_sense": _common_sense,
-    "common_sense_open": _common_sense_open,
+    "common_sense_open": partial(_common_sense, name="common_sense_open"),
     "math": _math,
 }
 
