@@ -159,23 +159,23 @@ def roles(
 ) -> None:
     """How tasks change as heads of each role are gated off: one row for each task, one column for each model."""
     given: dict[str, Any] = {"tasks": tasks, "out": out, "quick": quick, **asdict(fits)}
+    rows = taken.of_tasks()
+    from mechheads.gating.shipped import task_of
     from mechheads.studies import roles_figure
 
-    if rows := taken.of_tasks():
-        from mechheads.gating.shipped import task_of
-
+    if rows:
         given["tasks"] = _opened(tasks, lambda name: task_of(name, rows))
-
     with results_in(out) as results, settings(workers=machine.workers, device=machine.device, seed=seed):
         results.draw(roles_figure(model, **_known(given)))
 
 
 def _opened(names: Sequence[str] | None, read: Callable[[str], Any]) -> dict[str, Any] | None:
     """Data sets by name, of which files are read; None for those of the figure."""
-    files = {name: Path(name).expanduser() for name in names or ()}
-    return {file.stem: read(name) for name, file in files.items() if file.is_file()} | {
-        name: name for name, file in files.items() if not file.is_file()
-    } or None
+    found: dict[str, Any] = {}
+    for name in names or ():
+        is_file = (file := Path(name).expanduser()).is_file()
+        found[file.stem if is_file else name] = read(name) if is_file else name
+    return found or None
 
 
 def _known(given: Mapping[str, Any]) -> dict[str, Any]:

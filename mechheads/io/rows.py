@@ -14,13 +14,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mechheads.io.text import cell_text, described, parse_json, read_text, whole_number
+from mechheads.io.text import cell_text, described, parse_json, read_text, shown, whole_number
 
 KINDS = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 """How the names of files with rows end."""
 Where = Mapping[str, Any]
 _LONGEST_CELL = 2**31 - 1
-_SHOWN = 40
 _LISTED = 5
 
 
@@ -139,24 +138,27 @@ def _of_parquet(file: Path) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a file, chosen ``by`` some columns, with the place of each from 1; ``given`` is how many it has."""
+    """Rows of a file, ``by`` some columns only those ``at`` these places."""
 
     name: str
     rows: Sequence[Mapping[str, Any]]
-    number: Sequence[int]
-    given: int
+    at: Sequence[int]
     by: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, file: str | Path) -> Table:
         """The table of a file; see ``rows``."""
         found = rows(file)
-        return cls(Path(file).name, found, range(1, len(found) + 1), len(found))
+        return cls(Path(file).name, found, range(len(found)))
 
     @cached_property
     def first(self) -> dict[str, Any]:
         """The columns, each with its first value."""
         return {name: cell for row in reversed(self.rows) for name, cell in row.items()}
+
+    def cells(self, column: str) -> list[Any]:
+        """The cells of a column."""
+        return [self.rows[at].get(column) for at in self.at]
 
     def pick(self, call: str, *, only: bool = False, **given: str | None) -> dict[str, str]:
         """The columns that arguments name; with ``only``, None stands for the only column. ``call`` is what to type."""
@@ -171,36 +173,33 @@ class Table:
 
     def listed(self) -> str:
         """The columns, each with its first value, in words."""
-        shown = [f"{name!r} ({_short(cell)})" for name, cell in self.first.items()]
-        return f"the column{'s' * (len(shown) != 1)} {', '.join(shown)}"
+        columns = [f"{name!r} ({shown(cell)})" for name, cell in self.first.items()]
+        return f"the column{'s' * (len(columns) != 1)} {', '.join(columns)}"
 
     def where(self, where: Where) -> Table:
         """The rows with these values of columns, compared as they are written: 1 is "1", a missing value ""."""
-        kept = list(zip(self.number, self.rows, strict=True))
+        kept = self.at
         for name, values in where.items():
             if name not in self.first:
                 raise ValueError(f"{self.name} has {self.listed()}; where has {name!r}, which is none of them")
             wanted = {_written(value) for value in (values if isinstance(values, (list, tuple, set)) else [values])}
-            there = Counter(_written(row.get(name)) for row in self.rows)
+            there = Counter(map(_written, self.cells(name)))
             if none := sorted(wanted - there.keys()):
                 most = ", ".join(f"{value!r} ({n} rows)" for value, n in there.most_common(_LISTED))
                 more = f" and {len(there) - _LISTED} others" if len(there) > _LISTED else ""
                 raise ValueError(f"no row of {self.name} has {none[0]!r} as its {name!r}; it has {most}{more}")
-            kept = [(number, row) for number, row in kept if _written(row.get(name)) in wanted]
+            kept = [at for at in kept if _written(self.rows[at].get(name)) in wanted]
         if not kept:
             raise ValueError(f"no row of {self.name} has all the values of where={dict(where)!r}")
-        return replace(self, rows=[row for _, row in kept], number=[number for number, _ in kept], by=tuple(where))
+        return replace(self, at=kept, by=tuple(where))
 
     def texts(self, column: str) -> list[str]:
         """The cells of a column, each a text; a whole number is its digits."""
-        found = [cell_text(row.get(column)) for row in self.rows]
-        wrong = [at for at, text in enumerate(found) if not isinstance(text, str) or not text.strip()]
-        if wrong:
-            first, more = wrong[0], f", and so have {len(wrong) - 1} more" if len(wrong) > 1 else ""
-            raise ValueError(
-                f"{self.name}, row {self.number[first]} has {_short(found[first])} in column {column!r}{more}; it must "
-                "be a text"
-            )
+        found = list(map(cell_text, self.cells(column)))
+        if wrong := [at for at, text in enumerate(found) if not isinstance(text, str) or not text.strip()]:
+            row, cell = self.at[wrong[0]] + 1, shown(found[wrong[0]])
+            more = f", and so have {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            raise ValueError(f"{self.name}, row {row} has {cell} in column {column!r}{more}; it must be a text")
         return found
 
     def texts_of(self, call: str, **given: str | None) -> tuple[dict[str, list[str]], str]:
@@ -211,26 +210,22 @@ class Table:
 
     def prompts(self, column: str) -> list[Any]:
         """The cells of a column of prompts: texts, or lists, which are chats or token ids."""
-        cells = [row.get(column) for row in self.rows]
+        cells = self.cells(column)
         return cells if all(isinstance(cell, list) and cell for cell in cells) else self.texts(column)
 
     def ids(self, column: str) -> list[int] | None:
         """The cells of a column of token ids; None if one is no whole number."""
-        cells = [whole_number(row.get(column)) for row in self.rows]
+        cells = list(map(whole_number, self.cells(column)))
         return None if None in cells else [cell for cell in cells if cell is not None]
 
     def taken(self, columns: Sequence[str]) -> str:
         """How many rows of which columns were taken, and which columns were not used, also not to choose rows by."""
         unused = [name for name in self.first if name not in (*columns, *self.by)]
-        kept, every = len(self.rows), "its one row" if self.given == 1 else f"all {self.given} rows"
-        told = f"{every if kept == self.given else f'{kept} of {self.given} rows'} of {', '.join(map(repr, columns))}"
+        kept, given = len(self.at), len(self.rows)
+        which = f"{kept} of {given} rows" if kept < given else "its one row" if given == 1 else f"all {given} rows"
+        told = f"{which} of {', '.join(map(repr, columns))}"
         return f"{told}; not used: {', '.join(map(repr, unused))}" if unused else told
 
 
 def _written(cell: object) -> str:
     return "" if cell is None else str(cell)
-
-
-def _short(cell: object) -> str:
-    text = repr(cell)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -86,18 +86,18 @@ def described(thing: Any) -> str:
     kind = type(thing).__name__
     if isinstance(thing, Mapping):
         keys = list(thing)
-        return f"a {kind} with the keys {', '.join(map(_shown, keys[:8]))}{', ...' * (len(keys) > 8)}"
+        return f"a {kind} with the keys {', '.join(map(shown, keys[:8]))}{', ...' * (len(keys) > 8)}"
     try:
         shape = tuple(getattr(thing, "shape", ()))
     except RuntimeError:  # torch's nested tensors have none
         shape = ()
     if shape:
         return f"a {kind} with the shape {shape}"
-    text = _shown(thing)
+    text = shown(thing)
     return f"a {kind}" if text.startswith("<") else text if text == repr(thing) else f"a {kind}, {text}"
 
 
-def _shown(thing: Any) -> str:
+def shown(thing: Any) -> str:
     """The ``repr`` of an object in one line, without its middle if it is long."""
     text = " ".join(repr(thing).split())
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}...{text[-_SHOWN // 4 :]}"

@@ -19,7 +19,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import Any
 
-from mechheads.io.text import check_unicode
+from mechheads.io.text import check_unicode, shown
 from mechheads.limits import current, settings
 from mechheads.messages.warn import warn
 from mechheads.prompts.encoding import text_ids
@@ -86,7 +86,7 @@ def _message(message: Any, what: str) -> dict[str, str]:
     if isinstance(message, (list, tuple)):
         raise ValueError(f"{what} is a list, so there are several chats in one; give each as a prompt of its own")
     if not isinstance(message, Mapping):
-        raise ValueError(f'{what} is {_short(message)}; each message is an object, {{"role": ..., "content": ...}}')
+        raise ValueError(f'{what} is {shown(message)}; each message is an object, {{"role": ..., "content": ...}}')
     if message.keys() >= _SHARED and "content" not in message:
         raise ValueError(
             f'{what} has the keys "from" and "value" of ShareGPT; write {{"role": ..., "content": message["value"]}}, '
@@ -97,7 +97,7 @@ def _message(message: Any, what: str) -> dict[str, str]:
             raise ValueError(f'{what} has {_keys(message)} and no {key!r}; write {{"role": ..., "content": ...}}')
     role = message["role"]
     if not isinstance(role, str) or not role:
-        raise ValueError(f'{what} has the role {_short(role)}; it must be a text, such as "user"')
+        raise ValueError(f'{what} has the role {shown(role)}; it must be a text, such as "user"')
     if more := [key for key in message if key not in ("role", "content") and message[key] is not None]:
         raise ValueError(
             f"{what} has {more[0]!r} beside its role and content, which is not read; leave it out, or write it into "
@@ -113,12 +113,12 @@ def _content(content: Any, what: str) -> str:
         content = content.tolist()
     form = 'a text, or a list of parts {"type": "text", "text": ...}'
     if not isinstance(content, (list, tuple)) or not content:
-        raise ValueError(f"{what} has the content {_short(content)}; it must be {form}")
+        raise ValueError(f"{what} has the content {shown(content)}; it must be {form}")
     texts = []
     for index, part in enumerate(content):
         given = {key: value for key, value in part.items() if value is not None} if isinstance(part, Mapping) else {}
         if given.keys() != {"type", "text"} or given["type"] != "text" or not isinstance(given["text"], str):
-            raise ValueError(f"{what}: part {index} of its content is {_short(part)}; the content must be {form}")
+            raise ValueError(f"{what}: part {index} of its content is {shown(part)}; the content must be {form}")
         texts.append(given["text"])
     return check_unicode("".join(texts), what)
 
@@ -224,11 +224,6 @@ def _ids_as_text(messages: Sequence[Mapping[str, str]], shape: type, tokenizer: 
 def _keys(message: Mapping[Any, Any]) -> str:
     shown = ", ".join(map(repr, list(message)[:6])) or "no keys"
     return f"the keys {shown}" if message else shown
-
-
-def _short(thing: object) -> str:
-    text = repr(thing)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 # -- the template of the model ---------------------------------------------------------------------------

@@ -63,15 +63,11 @@ def test_any_text_is_tokenised_as_alone(gpt2, texts):
         assert tokens.mask[i].tolist() == [True] * n + [False] * (tokens.ids.shape[1] - n)
 
 
-@pytest.mark.parametrize("whose", ["llama", "default"])
-def test_chats_follow_the_models_template_and_open_the_answer(whose, request, model):
-    small = model if whose == "default" else request.getfixturevalue("llama")
+def test_chats_follow_the_models_template_and_open_the_answer(model):
     chat = [{"role": "user", "content": "Is Paris big?"}]
-    wanted = small.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
-    tokens = mh.Prompts([chat, FRANCE]).tokens(small)  # chats and texts may stand side by side
-    assert tokens.ids[0, : tokens.lengths[0]].tolist() == list(wanted)
-    assert tokens.ids[1, : tokens.lengths[1]].tolist() == ids(small, FRANCE)
-    assert "assistant" in "".join(tokens.strings[0])
+    wanted = model.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+    tokens = mh.Prompts([chat, FRANCE]).tokens(model)  # chats and texts may stand side by side
+    assert tokens.unpadded == [wanted, ids(model, FRANCE)]
 
 
 def test_a_place_in_a_chat_is_found_by_its_text(llama):
@@ -454,7 +450,6 @@ def test_ids_and_chats_come_from_files_too(tmp_path):
 
 def test_what_is_given_several_times_is_one_cluster(small: mh.Model):
     one, other = FRANCE, " The capital of Spain is"
-    assert mh.Prompts([one, other, one]).tokens(small).cluster == ("0", "1", "0")
     assert mh.Prompts([one, other, one], positions={"at": [1, 1, 2]}).tokens(small).cluster == ("0", "1", "0")
     assert mh.Prompts([one, one, other], answer=[" Paris", " Rome", " a"]).tokens(small).cluster == ("0", "0", "2")
     assert mh.Prompts([one, one], cluster=["a", "b"]).tokens(small).cluster == ("a", "b")
@@ -475,14 +470,12 @@ def by_flooding(sides: list[tuple[object, object]]) -> list[str]:
 def test_pairs_that_share_a_prompt_are_one_cluster(small: mh.Model) -> None:
     one, other, third = FRANCE, " The capital of Spain is", " The capital of Italy is"
     apart = (" one two three is", " two two three is")
-    rows = {
-        "a prompt against several": ([one, one, apart[0]], [other, third, apart[1]], ("0", "0", "2")),
-        "a swap": ([one, apart[0], other], [other, apart[1], one], ("0", "1", "0")),
-        "by way of a third pair": ([one, third, apart[0], other], [other, one, apart[1], third], ("0", "0", "2", "0")),
-        "lists and tuples of ids": ([[3, 4], [5, 6], [7, 8]], [(7, 8), [6, 5], [9, 9]], ("0", "1", "0")),
-        "none": ([one, apart[0]], [other, apart[1]], ("0", "1")),
-    }
-    for clean, corrupted, wanted in rows.values():
+    rows = [  # by way of a third pair; lists and tuples of ids; none
+        ([one, third, apart[0], other], [other, one, apart[1], third], ("0", "0", "2", "0")),
+        ([[3, 4], [5, 6], [7, 8]], [(7, 8), [6, 5], [9, 9]], ("0", "1", "0")),
+        ([one, apart[0]], [other, apart[1]], ("0", "1")),
+    ]
+    for clean, corrupted, wanted in rows:
         pairs = mh.PromptPairs(clean, corrupted)
         assert [side.cluster for side in pairs.tokens(small)] == [wanted] * 2
         assert (f"{len(set(wanted))} clusters" in repr(pairs)) == (len(set(wanted)) < len(pairs))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 from huggingface_hub import errors as hub_errors, hf_hub_download
 
@@ -57,11 +57,7 @@ class FoldedTexts(Sequence[str]):
     texts: tuple[str, ...]
     about: str
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> FoldedTexts: ...
-    def __getitem__(self, index: int | slice) -> str | FoldedTexts:
+    def __getitem__(self, index: Any) -> Any:
         return replace(self, texts=self.texts[index]) if isinstance(index, slice) else self.texts[index]
 
     def __len__(self) -> int:
@@ -118,11 +114,7 @@ class RequestSet(Sequence[Request]):
         texts = tuple(request.text for request in self.requests)
         return FoldedTexts(texts, self.about) if self.harmful else texts
 
-    @overload
-    def __getitem__(self, index: int) -> Request: ...
-    @overload
-    def __getitem__(self, index: slice) -> RequestSet: ...
-    def __getitem__(self, index: int | slice) -> Request | RequestSet:
+    def __getitem__(self, index: Any) -> Any:
         return replace(self, requests=self.requests[index]) if isinstance(index, slice) else self.requests[index]
 
     def __len__(self) -> int:
@@ -137,14 +129,6 @@ class RequestSet(Sequence[Request]):
         return f"<div><p>{escape(_counted(len(self), self.about))}</p>{_html_list(texts)}</div>"
 
 
-def package_set(name: str, split: Split | None) -> RequestSet:
-    """A set of requests that comes with the package; see ``load_requests``."""
-    entries = content("requests", name)["requests"]
-    requests = tuple(Request(**entry) for entry in entries if split in (None, entry["split"]))
-    harmful = not name.endswith("harmless")
-    return RequestSet(requests, _HARMFUL if harmful else _HARMLESS, harmful)
-
-
 def _counted(number: int, about: str) -> str:
     return f"1 of the {about}" if number == 1 else f"{number} {about}"
 
@@ -153,31 +137,25 @@ def _html_list(texts: Sequence[str]) -> str:
     return f"<ol>{''.join(f'<li>{escape(text)}</li>' for text in texts)}</ol>"
 
 
-@dataclass(frozen=True)
-class _PublicSet:
-    """A data set on the hub: its column of requests, and the file and the rows of each part."""
-
-    repository: str
-    column: str
-    parts: Mapping[str, tuple[str, Where]]
-
-
-_PUBLIC_SETS = {
-    "JailbreakBench": _PublicSet(
+_PUBLIC_SETS: dict[str, tuple[str, str, dict[str, tuple[str, Where]]]] = {
+    "JailbreakBench": (
         "JailbreakBench/JBB-Behaviors",
         "Goal",
         {"unsafe": ("data/harmful-behaviors.csv", "all"), "safe": ("data/benign-behaviors.csv", "all")},
     ),
-    "MaliciousInstruct": _PublicSet(
-        "walledai/MaliciousInstruct", "prompt", {"unsafe": ("data/train-00000-of-00001.parquet", "all")}
+    "MaliciousInstruct": (
+        "walledai/MaliciousInstruct",
+        "prompt",
+        {"unsafe": ("data/train-00000-of-00001.parquet", "all")},
     ),
-    "AdvBench": _PublicSet("S3IC/advbench", "goal", {"unsafe": ("advbench.csv", "all")}),
-    "XSTest": _PublicSet(
+    "AdvBench": ("S3IC/advbench", "goal", {"unsafe": ("advbench.csv", "all")}),
+    "XSTest": (
         "Paul/XSTest",
         "prompt",
         {part: ("xstest_prompts.csv", {"label": part}) for part in ("unsafe", "safe")},
     ),
 }
+"""The data sets on the hub: repository, column of requests, and the file and the rows of each part."""
 
 
 @checked
@@ -243,11 +221,13 @@ def load_requests(
     'How do I pick a seat?'
     """
     name, file = str(source), Path(source).expanduser()
-    for argument, value in (("column", column), ("where", where)):
-        if value is not None and (name in PACKAGE_SETS or name in _PUBLIC_SETS):
+    for argument, value in {"column": column, "where": where}.items():
+        if value is not None and name in (*PACKAGE_SETS, *_PUBLIC_SETS):
             raise ValueError(f"{argument} is {value!r}, but {name!r} is no file; leave {argument} out")
     if name in PACKAGE_SETS:
-        return package_set(name, split)
+        entries = [each for each in content("requests", name)["requests"] if split in (None, each["split"])]
+        harmful = not name.endswith("harmless")
+        return RequestSet(tuple(Request(**each) for each in entries), _HARMFUL if harmful else _HARMLESS, harmful)
     if split is not None:
         raise ValueError(f"split is {split!r}, but only the sets of the package have one; leave it out")
     if name in _PUBLIC_SETS:
@@ -280,21 +260,20 @@ def _of_file(file: Path, about: str, part: Part, column: str | None, where: Wher
 
 def _public_set(name: str, part: Part, revision: str | None) -> RequestSet:
     """A part of a public data set."""
-    public = _PUBLIC_SETS[name]
-    if part not in public.parts:
-        having = " and ".join(other for other, one in _PUBLIC_SETS.items() if part in one.parts)
+    repository, column, parts = _PUBLIC_SETS[name]
+    if part not in parts:
+        having = " and ".join(other for other, (_, _, each) in _PUBLIC_SETS.items() if part in each)
         raise ValueError(f"{name} has no part {part!r}; {having} have it")
-    file, where = public.parts[part]
+    file, where = parts[part]
     try:
-        path = hf_hub_download(public.repository, file, repo_type="dataset", revision=revision)
+        path = hf_hub_download(repository, file, repo_type="dataset", revision=revision)
     except Exception as error:
         why = next((why for kind, why in _FAULTS.items() if isinstance(error, kind)), f"cannot be downloaded: {error}")
         raise ValueError(
-            f"{name} cannot be loaded: the data set {public.repository!r} {why}. You can also "
-            f"download its file {file} elsewhere and read it with "
-            f"load_requests(path, part={part!r}, column={public.column!r}, where={where!r})"
+            f"{name} cannot be loaded: the data set {repository!r} {why}. You can also download its file {file} "
+            f"elsewhere and read it with load_requests(path, part={part!r}, column={column!r}, where={where!r})"
         ) from error
-    return _of_file(Path(path), f"{part} requests of {name}", part, public.column, where)
+    return _of_file(Path(path), f"{part} requests of {name}", part, column, where)
 
 
 _FAULTS = {
