@@ -19,7 +19,7 @@ from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.heads import HeadId, HeadLike, Mlp, check_head
 from mechheads.limits import Limits, current
 from mechheads.messages.arguments import check_at_least, check_known, did_you_mean
-from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.notices import until_interrupted
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar

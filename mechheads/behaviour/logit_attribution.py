@@ -14,7 +14,7 @@ from mechheads.behaviour.frozen_maps import FrozenMap, FrozenRun, tolerance
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.heads import Heads, named_heads
 from mechheads.limits import Limits, current
-from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.notices import until_interrupted
 from mechheads.model.analysis import analysis
 from mechheads.model.backend import Backend
 from mechheads.model.model import Model

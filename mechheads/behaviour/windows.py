@@ -20,7 +20,7 @@ from mechheads.engine.dispatch import each_by_workers, setup_of_each
 from mechheads.io.text import read_text
 from mechheads.limits import DEFAULT_BUDGET, current
 from mechheads.messages.arguments import Positive, Within, check_at_least, checked
-from mechheads.messages.interrupted import stop_if, until_interrupted
+from mechheads.messages.notices import stop_if, until_interrupted
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.chats import is_chat

@@ -14,8 +14,7 @@ import numpy as np
 from mechheads.heads import in_order
 from mechheads.ledger.key import is_witness, witness
 from mechheads.limits import Workers
-from mechheads.messages.interrupted import first_ctrl_c_waits
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import first_ctrl_c_waits, warn
 from mechheads.model.changes import arithmetic
 from mechheads.model.model import Model, source_of
 from mechheads.prompts.chats import as_here

@@ -36,8 +36,7 @@ from mechheads.ledger.key import NO_STORE, Store
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits, current, show_bytes
 from mechheads.messages.arguments import check_arguments, did_you_mean
-from mechheads.messages.warn import warn
-from mechheads.messages.wrapped import Wrapped
+from mechheads.messages.notices import Wrapped, warn
 from mechheads.metrics.base import Metric, read_positions, try_metric
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.analysis import analysis

@@ -11,7 +11,7 @@ from mechheads.engine.memory import logit_bytes, tokens_in_flight
 from mechheads.engine.rows import Packing, Window
 from mechheads.heads import HeadId
 from mechheads.limits import Limits, show_bytes, show_seconds
-from mechheads.messages.wrapped import Wrapped
+from mechheads.messages.notices import Wrapped
 from mechheads.model.core import ModelCore
 from mechheads.model.on_disk import bytes_of
 from mechheads.prompts.tokens import Tokens

@@ -22,8 +22,7 @@ from mechheads.engine.wavefront import Edit
 from mechheads.heads import HeadId, in_order
 from mechheads.interventions.new_z import AllNewZ, Finite, all_new_z, apply, first_change, new_z
 from mechheads.ledger.key import same_but_for_rounding
-from mechheads.messages.interrupted import interrupted_after, until_interrupted
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import interrupted_after, until_interrupted, warn
 from mechheads.metrics.base import name_of
 from mechheads.model.model import Model
 from mechheads.model.parts import moved

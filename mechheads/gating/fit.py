@@ -47,8 +47,7 @@ from mechheads.ledger.key import Store
 from mechheads.ledger.ledger import Ledger, StoredProgress, check_progress
 from mechheads.limits import Workers, current
 from mechheads.messages.arguments import Positive, Within
-from mechheads.messages.interrupted import stop_if, until_interrupted
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import stop_if, until_interrupted, warn
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar

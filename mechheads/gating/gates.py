@@ -32,7 +32,7 @@ from mechheads.heads import HeadId, HeadLike, named_heads
 from mechheads.interventions.basic import Intervention, InterventionLike, Zero
 from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks, region
 from mechheads.limits import current
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import warn
 from mechheads.model.analysis import analysis
 from mechheads.model.changes import with_gradient
 from mechheads.model.model import Model

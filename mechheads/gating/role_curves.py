@@ -29,7 +29,7 @@ from mechheads.interventions.basic import Intervention, InterventionLike
 from mechheads.io.text import entries, whole_number
 from mechheads.limits import Limits, current
 from mechheads.messages.arguments import NotNegative, check_at_least
-from mechheads.messages.interrupted import stop_if, until_interrupted
+from mechheads.messages.notices import stop_if, until_interrupted
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar

@@ -14,7 +14,7 @@ import numpy as np
 
 from mechheads.io.text import check_unicode, entries, labels
 from mechheads.messages.arguments import check_arguments, check_at_least
-from mechheads.messages.wrapped import Wrapped
+from mechheads.messages.notices import Wrapped
 from mechheads.prompts.chats import is_chat
 from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.tokens import Unpadded, check_padding, encode, read_prompts, shorten

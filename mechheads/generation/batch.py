@@ -19,7 +19,7 @@ from transformers.generation import logits_process as processors
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.rows import shared_start
 from mechheads.limits import Limits
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import warn
 from mechheads.model.model import Model
 from mechheads.model.parts import Blocks, mask_of
 from mechheads.progress import Bar

@@ -36,8 +36,7 @@ from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks
 from mechheads.io.text import described, entries
 from mechheads.limits import Limits, current
 from mechheads.messages.arguments import Positive, Within, check_arguments
-from mechheads.messages.interrupted import until_interrupted
-from mechheads.messages.wrapped import wrapped
+from mechheads.messages.notices import until_interrupted, wrapped
 from mechheads.model.analysis import analysis
 from mechheads.model.backend import Hook
 from mechheads.model.model import Model

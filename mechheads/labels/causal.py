@@ -24,8 +24,7 @@ from mechheads.labels.few_shot import few_shot_pairs
 from mechheads.labels.relations import Relation, Relations, load_relations
 from mechheads.limits import current, settings
 from mechheads.messages.arguments import NotNegative, Positive
-from mechheads.messages.interrupted import stop_if, until_interrupted
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import stop_if, until_interrupted, warn
 from mechheads.metrics.basic import logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model

@@ -23,7 +23,7 @@ from mechheads.labels.relations import CATEGORIES, Relations
 from mechheads.labels.static import USUAL, Norm, ScoringSettings, Source, relation_scores
 from mechheads.labels.usable_pairs import LEAST_PAIRS
 from mechheads.messages.arguments import Share, Within
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import warn
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.results.dataset import text_array

@@ -28,8 +28,7 @@ from mechheads.labels.ranks import Ranks, usual_k
 from mechheads.labels.relations import Relations, load_relations
 from mechheads.labels.usable_pairs import KeptPairs, Targets, keep_pairs
 from mechheads.messages.arguments import Positive
-from mechheads.messages.interrupted import until_interrupted
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import until_interrupted, warn
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar

@@ -17,7 +17,7 @@ from mechheads.data import content, names
 from mechheads.io.rows import KINDS, Table
 from mechheads.io.text import cell_text, check_unicode, described, entries, read_json
 from mechheads.messages.arguments import check_arguments, checked, did_you_mean
-from mechheads.messages.wrapped import Wrapped
+from mechheads.messages.notices import Wrapped
 
 _NOT_GIVEN = "not given"
 _SHOWN = 160

@@ -31,7 +31,7 @@ from mechheads.labels.few_shot import few_shot_prompts
 from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.limits import current
 from mechheads.messages.arguments import NotNegative, Positive
-from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.notices import until_interrupted
 from mechheads.metrics.basic import accuracy
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model

@@ -56,8 +56,7 @@ from mechheads.labels.usable_pairs import Targets, keep_pairs
 from mechheads.ledger.key import Store
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive, Share, check_arguments
-from mechheads.messages.interrupted import until_interrupted
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import until_interrupted, warn
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar

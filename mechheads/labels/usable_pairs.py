@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Literal
 
 from mechheads.labels.relations import Relation
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import warn
 from mechheads.prompts.encoding import piece_ids, single_token
 
 LEAST_PAIRS = 30

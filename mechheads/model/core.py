@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mechheads._version import __version__
 from mechheads.messages.habits import advice
-from mechheads.messages.wrapped import Wrapped
+from mechheads.messages.notices import Wrapped
 from mechheads.model.backend import Backend, Sizes, Weight
 from mechheads.model.changes import R, as_usual, without_autocast
 from mechheads.model.parts import moved

@@ -16,7 +16,7 @@ import transformers
 
 from mechheads.limits import budget_bytes, current
 from mechheads.messages.arguments import checked
-from mechheads.messages.wrapped import first_sentence
+from mechheads.messages.notices import first_sentence
 from mechheads.model.backend import Backend, Weight
 from mechheads.model.changes import as_usual, settings_kept
 from mechheads.model.loading import Reference, prove_loaded, references_of

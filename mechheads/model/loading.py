@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Edit, Wave
-from mechheads.messages.wrapped import first_sentence
+from mechheads.messages.notices import first_sentence
 from mechheads.model.backend import Backend, Hook, Layout
 from mechheads.model.changes import as_usual
 from mechheads.model.core import ModelCore

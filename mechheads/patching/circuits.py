@@ -28,8 +28,7 @@ from mechheads.engine.report import describe_given, describe_intervention
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import InterventionLike, Patch, as_intervention
 from mechheads.limits import DEFAULT_LIMITS, current
-from mechheads.messages.interrupted import until_interrupted
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import until_interrupted, warn
 from mechheads.metrics.base import Metric, MetricInfo, name_of
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.analysis import analysis

@@ -21,7 +21,7 @@ from typing import Any
 
 from mechheads.io.text import check_unicode, shown
 from mechheads.limits import current, settings
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import warn
 from mechheads.prompts.encoding import text_ids
 
 _ROLES = ("system", "user", "assistant")

@@ -15,8 +15,7 @@ from typing import Any, Literal
 from mechheads.io.rows import Table
 from mechheads.io.text import described, entries, labels
 from mechheads.messages.arguments import check_arguments, checked
-from mechheads.messages.warn import warn
-from mechheads.messages.wrapped import Wrapped
+from mechheads.messages.notices import Wrapped, warn
 from mechheads.prompts.chats import is_chat
 from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.tokens import (

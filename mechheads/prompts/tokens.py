@@ -9,8 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mechheads.io.text import check_unicode, described, entries, whole_number
-from mechheads.messages.warn import warn
-from mechheads.messages.wrapped import Wrapped
+from mechheads.messages.notices import Wrapped, warn
 from mechheads.prompts.chats import chat_tokens, is_chat
 from mechheads.prompts.encoding import added_tokens, ids_after, piece_ids, text_ids, text_of, token_strings
 

@@ -19,7 +19,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from mechheads.messages.arguments import check_at_least
-from mechheads.messages.wrapped import Wrapped
+from mechheads.messages.notices import Wrapped
 from mechheads.results.bounded import Bounds
 
 OPERATIONS: dict[str, Callable] = {

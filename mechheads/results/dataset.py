@@ -15,8 +15,7 @@ import xarray as xr
 
 from mechheads.io.text import check_unicode, parse_json
 from mechheads.io.write import write_file
-from mechheads.messages.interrupted import until_interrupted
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import until_interrupted, warn
 from mechheads.results.bounded import bounded_interval
 from mechheads.results.kinds import kind_of
 from mechheads.results.stats import cluster_range, family_p, q_values, sign_flip_p

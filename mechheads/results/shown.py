@@ -13,7 +13,7 @@ import pandas as pd
 from pandas.api.types import is_integer_dtype
 
 from mechheads.messages.arguments import did_you_mean
-from mechheads.messages.wrapped import WIDTH, wrapped
+from mechheads.messages.notices import WIDTH, wrapped
 from mechheads.results.kinds import OPEN
 from mechheads.results.provenance import call_of
 

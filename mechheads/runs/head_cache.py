@@ -18,7 +18,7 @@ from mechheads.heads import HeadId
 from mechheads.limits import Limits, current, show_bytes
 from mechheads.messages.arguments import did_you_mean
 from mechheads.messages.habits import advice, item_advice
-from mechheads.messages.wrapped import Wrapped
+from mechheads.messages.notices import Wrapped
 from mechheads.model.backend import Hook
 from mechheads.model.core import ModelCore
 from mechheads.model.proof import Claim, at_the_ends, last_and_drawn, versions_now

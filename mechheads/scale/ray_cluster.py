@@ -21,7 +21,7 @@ import torch
 
 from mechheads.limits import Workers, check_ray, settings
 from mechheads.messages.arguments import check_at_least
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import warn
 from mechheads.model.load import load_again
 from mechheads.model.model import Model
 from mechheads.model.sources import Source

@@ -19,7 +19,7 @@ from mechheads.heads import HeadId, check_heads
 from mechheads.io.text import read_json
 from mechheads.labels import HeadLabels
 from mechheads.messages.arguments import checked
-from mechheads.messages.wrapped import wrapped
+from mechheads.messages.notices import wrapped
 from mechheads.results.about import ASKED
 from mechheads.results.kinds import heading
 from mechheads.results.scores import HeadScores

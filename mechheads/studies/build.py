@@ -23,7 +23,7 @@ from mechheads.labels.relations import Relations, load_relations
 from mechheads.labels.usable_pairs import LEAST_PAIRS, in_vocabulary
 from mechheads.limits import current, settings
 from mechheads.messages.arguments import Positive
-from mechheads.messages.interrupted import stop_if
+from mechheads.messages.notices import stop_if
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import kl_divergence, log_prob, logit_diff
 from mechheads.model.analysis import analysis, written

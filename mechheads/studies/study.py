@@ -20,7 +20,7 @@ from mechheads.io.text import read_json
 from mechheads.io.write import folder_locked, remove_unfinished, write_csv, write_file
 from mechheads.ledger.key import weights_mark
 from mechheads.limits import current
-from mechheads.messages.interrupted import stop_if, until_interrupted
+from mechheads.messages.notices import stop_if, until_interrupted
 from mechheads.model.model import Model
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult

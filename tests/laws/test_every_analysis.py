@@ -23,7 +23,7 @@ import torch
 
 import mechheads as mh
 from mechheads.limits import Limits
-from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.notices import until_interrupted
 from mechheads.results.tables import TableResult
 from support import every_analysis
 from support.changes import changes_on

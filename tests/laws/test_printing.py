@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import mechheads as mh
-from mechheads.messages.wrapped import WIDTH
+from mechheads.messages.notices import WIDTH
 from mechheads.results.shown import Shown
 from support.every_analysis import EVERY
 from support.levels import few

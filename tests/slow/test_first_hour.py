@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mechheads.messages.wrapped import WIDTH
+from mechheads.messages.notices import WIDTH
 
 PATCHING = """
 import mechheads as mh

@@ -14,7 +14,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from mechheads.messages.wrapped import first_sentence
+from mechheads.messages.notices import first_sentence
 from mechheads.model.changes import check_evaluation
 from mechheads.model.sources.reading import check_config, only_logits
 

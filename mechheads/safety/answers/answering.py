@@ -20,8 +20,7 @@ from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks
 from mechheads.ledger.key import Store
 from mechheads.limits import Limits, current, settings
 from mechheads.messages.arguments import check_known
-from mechheads.messages.interrupted import stop_if, until_interrupted
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import stop_if, until_interrupted, warn
 from mechheads.model.backend import Hook
 from mechheads.model.model import Model, source_of
 from mechheads.prompts.prompts import Prompts

@@ -24,8 +24,7 @@ from mechheads.interventions.basic import InterventionLike
 from mechheads.io.text import entries
 from mechheads.limits import current
 from mechheads.messages.arguments import NotNegative, Within, check_at_least
-from mechheads.messages.interrupted import interrupted_after, stop_if, until_interrupted
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import interrupted_after, stop_if, until_interrupted, warn
 from mechheads.model.analysis import analysis
 from mechheads.model.backend import Hook
 from mechheads.model.model import Model

@@ -38,8 +38,7 @@ from mechheads.interventions.basic import Context, InterventionLike, Patch, as_i
 from mechheads.ledger.key import NO_STORE, Store
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import current
-from mechheads.messages.interrupted import interrupted_after, stop_if
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import interrupted_after, stop_if, warn
 from mechheads.metrics.base import Metric, metric as declare
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.analysis import analysis

@@ -21,8 +21,7 @@ from mechheads.heads import HeadId, Heads
 from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
-from mechheads.messages.interrupted import interrupted_after, until_interrupted
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import interrupted_after, until_interrupted, warn
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.results.agreement import in_top

@@ -25,7 +25,7 @@ from mechheads.interventions.new_z import EVERYWHERE, change_hooks
 from mechheads.ledger.key import Store
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
-from mechheads.messages.interrupted import stop_if, until_interrupted
+from mechheads.messages.notices import stop_if, until_interrupted
 from mechheads.model.analysis import analysis
 from mechheads.model.backend import Hook
 from mechheads.model.model import Model

@@ -29,7 +29,7 @@ from mechheads.heads import HeadId, Heads
 from mechheads.interventions.basic import Intervention, InterventionLike, needs_of, site_of
 from mechheads.ledger.key import NO_STORE, Store
 from mechheads.limits import current
-from mechheads.messages.interrupted import stop_if, until_interrupted
+from mechheads.messages.notices import stop_if, until_interrupted
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model

@@ -17,8 +17,7 @@ from mechheads.engine.evaluate import Evaluator
 from mechheads.generation.generate import Generated, Sampling, end_tokens, generate
 from mechheads.io.text import entries, whole_number
 from mechheads.messages.arguments import checked
-from mechheads.messages.interrupted import stop_if
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import stop_if, warn
 from mechheads.metrics.base import Metric, MetricContext
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from mechheads.generation.generate import Generated
 from mechheads.io.text import described, entries
 from mechheads.messages.arguments import check_known, checked
-from mechheads.messages.warn import warn
+from mechheads.messages.notices import warn
 from mechheads.model.model import Model
 from mechheads.prompts.chats import chat_text, continues, control_tokens_in, is_chat, messages_of
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts

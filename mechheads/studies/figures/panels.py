@@ -17,7 +17,7 @@ import pandas as pd
 from mechheads._version import __version__
 from mechheads.io.text import entries, file_sha256
 from mechheads.io.write import folder_locked, write_file
-from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.notices import until_interrupted
 from mechheads.model.load import free_memory, load as load_model
 from mechheads.plots.parts import IMAGES, save
 from mechheads.results.shown import html_table, text_table

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from mechheads.messages.interrupted import interrupted_after, stop_if, until_interrupted
+from mechheads.messages.notices import interrupted_after, stop_if, until_interrupted
 
 
 class Stop(KeyboardInterrupt):

@@ -1,15 +1,28 @@
-"""Ctrl-C ends long work early and keeps what is finished."""
+"""What people are told while work is done: warnings at their own line, Ctrl-C that keeps what is done, short text."""
 
 from __future__ import annotations
 
 import signal
 import sys
+import textwrap
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-from mechheads.messages.warn import warn
+_PACKAGE = __name__.partition(".")[0]
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Issue a warning at the user's line that called into the package."""
+    frame, depth, level = sys._getframe(1), 1, 1
+    while frame is not None:
+        depth += 1
+        if frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+            level = depth
+        frame = frame.f_back
+    warnings.warn(message, category, stacklevel=level + 1)
 
 
 class until_interrupted:
@@ -68,3 +81,36 @@ def first_ctrl_c_waits(message: str) -> Iterator[Callable[[], bool]]:
         yield lambda: bool(seen)
     finally:
         signal.signal(signal.SIGINT, usual)
+
+
+WIDTH = 80
+"""The columns of a terminal."""
+
+
+def wrapped(text: str) -> str:
+    """The text in lines of at most 80 characters; what goes on in the next line is indented by two more."""
+    lines = []
+    for line in text.split("\n"):
+        indent = line[: len(line) - len(line.lstrip())]
+        if len(line) <= WIDTH:
+            lines.append(line)
+        else:
+            lines += textwrap.wrap(
+                line.strip(), WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False
+            )
+    return "\n".join(lines)
+
+
+def first_sentence(error: BaseException) -> str:
+    """The first sentence of another library's error message, with the type of the error."""
+    lines = str(error).strip().splitlines() or [""]
+    said = lines[0].split(". ")[0].rstrip(".")
+    said = said if len(said) <= 200 else f"{said[:200]}..."
+    return f"{said} ({type(error).__name__})" if said else type(error).__name__
+
+
+class Wrapped:
+    """Something whose ``print`` is its ``repr`` in lines that fit into a terminal."""
+
+    def __str__(self) -> str:
+        return wrapped(repr(self))
