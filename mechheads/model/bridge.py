@@ -66,6 +66,7 @@ class BridgeBackend(Backend):
                 f"model: {module.cfg.model_name!r} is a bridge around a {type(module.original_model).__name__}; "
                 "mechheads reads bridges around transformers models, from TransformerBridge.boot_transformers"
             )
+        self._ends = self._ends_now()
 
     @property
     def _trunk(self) -> Any:
@@ -96,8 +97,14 @@ class BridgeBackend(Backend):
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
         return self.module.adapter.apply_output_logits_transform(logits)
 
+    def _ends_now(self) -> list[Any]:
+        """The embedding and the unembedding of the transformers model."""
+        return [self.module.original_model.get_input_embeddings(), self.module.original_model.get_output_embeddings()]
+
     def check(self) -> None:
         super().check()
+        if any(now is not then for now, then in zip(self._ends_now(), self._ends, strict=True)):
+            raise ValueError(f"{self.about}: its embedding or unembedding was replaced; load or wrap the model again")
         if versions(self._copied) != self._copied_from:
             raise ValueError(
                 f"{self.about}: its weights of q, k and v were written into after TransformerLens made copies of them; "
