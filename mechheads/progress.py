@@ -47,12 +47,8 @@ class _Cell:
 
 
 class Bar(tqdm):
-    """A tqdm bar with its own lock, held in a ``with`` block, and without tqdm's monitor thread; the settings hide it.
-
-    In a notebook it is an output of its own, which is empty once the bar has ended: a widget that is saved would say 0%
-    for ever, and text on stderr would leave a strip.
-
-    It does not go by the wall clock: after a jump back, tqdm would not redraw a bar until the clock is there again.
+    """A tqdm bar in a ``with`` block, with its own lock and without tqdm's monitor thread; the settings hide it.
+    In a notebook it is an output of its own that ends empty. It goes by no wall clock, which may jump back.
     """
 
     monitor_interval = 0

@@ -9,22 +9,12 @@ from typing import Any
 
 
 def folder(kind: str) -> Traversable:
-    """The folder of one kind of data, such as ``"relations"``.
-
-    >>> from mechheads.data import folder
-    >>> (folder("relations") / "country_to_capital.json").is_file()
-    True
-    """
+    """The folder of one kind of data, such as ``"relations"``."""
     return files(__name__) / kind
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """The names of the JSON files of one kind, sorted.
-
-    >>> from mechheads.data import names
-    >>> names("tasks")
-    ('common_sense', 'math', 'syntax')
-    """
+    """The names of the JSON files of one kind, sorted."""
     files = (item.name for item in folder(kind).iterdir())
     return tuple(sorted(name.removesuffix(".json") for name in files if name.endswith(".json")))
 

@@ -45,13 +45,7 @@ Sizes = tuple[int, int]
 
 @dataclass
 class Collected:
-    """What is shown of a model.
-
-    Attributes:
-        atlas: its scores and patterns.
-        tables: results that are no scores, by name.
-        model: the model, if it was given.
-    """
+    """What is shown of a model: an atlas, results that are no scores by name, and the model if it was given."""
 
     atlas: Atlas
     tables: dict[str, TableResult] = field(default_factory=dict)
@@ -65,16 +59,7 @@ class Collected:
 
 
 def collect(what: Any, live: Model | None = None, head: HeadLike | None = None) -> Collected:
-    """What was given, of one model.
-
-    Args:
-        what: results, an atlas, runs and a model, in any mix, in lists and dicts.
-        live: the model, if it was given besides; only to check its size.
-        head: a head of the model; only to check that there is one.
-
-    Raises:
-        ValueError: if something cannot be shown, is of another model, or sizes do not fit; before a model is run.
-    """
+    """What was given, of one model, from results, an atlas, runs and a model in lists and dicts; nothing is run."""
     given = _Given()
     for one in _flat("what", None, what):
         given.add(one)
@@ -99,12 +84,7 @@ def check_size(model: Model, sizes: Sizes | None) -> None:
 @dataclass(frozen=True, eq=False)
 class _Item:
     """One thing that was given.
-
-    Attributes:
-        where: what it is called in messages, such as ``what['mine']``.
-        name: its key in a dict; None if it has none.
-        model: the name of its model; "" if it is not known.
-        sizes: layers and heads in a layer; None if they are not known.
+    ``where`` is what messages call it, ``name`` its key in a dict, ``model`` and ``sizes`` what is known of its model.
     """
 
     where: str
@@ -177,11 +157,7 @@ class _Given:
         return self.first.model if self.first is not None else ""
 
     def add(self, one: _Item) -> None:
-        """Take one thing, which must be of the same model as those before.
-
-        Raises:
-            ValueError: if it is not, or there is an atlas already.
-        """
+        """Take one thing, which must be of the same model as those before."""
         if one.model and self.name not in ("", one.model):
             raise ValueError(
                 f"{one.where} is of {one.model!r}, but other results are of {self.name!r}; a page shows one model: "
@@ -287,14 +263,7 @@ def _attention(run: HeadCache | Attention) -> Attention:
 
 
 def patterns_of(attention: Attention, name: str = "") -> HeadPatterns:
-    """The patterns of a run, as far as a page shows them.
-
-    Args:
-        name: what the names of its prompts begin with.
-
-    Raises:
-        ValueError: if a prompt is too long.
-    """
+    """The patterns of a run, as far as a page shows them; the names of its prompts begin with ``name``."""
     check_length(attention)
     return HeadPatterns.of([attention], [f"{name}prompt {i}" for i in range(len(attention.strings))], kept=KEPT)
 

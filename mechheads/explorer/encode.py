@@ -19,11 +19,7 @@ _ESCAPED = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&"})
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: arrays as lists, heads by their names, and None for NaN and infinity.
-
-    >>> plain({"scores": np.array([0.5, np.nan]), "head": HeadId(23, 4)})
-    {'scores': [0.5, None], 'head': 'L23H4'}
-    """
+    """A value as JSON has it: arrays as lists, heads by their names, and None for NaN and infinity."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             cells = value.astype(object)
@@ -44,29 +40,17 @@ def plain(value: Any) -> Any:
 
 
 def to_json(value: Any) -> str:
-    """Compact JSON whose texts are safe in any part of a page.
-
-    >>> to_json("</script>")
-    '"\\\\u003c/script\\\\u003e"'
-    """
+    """Compact JSON whose texts are safe in any part of a page."""
     return _dumped(value).translate(_ESCAPED)
 
 
 def block(value: Any) -> str:
-    """JSON, deflated, in base64.
-
-    Raises:
-        ValueError: if there is NaN or infinity in it; ``plain`` makes None of them.
-    """
+    """JSON, deflated, in base64; ``plain`` makes None of NaN and infinity before."""
     return _packed(_dumped(value))
 
 
 def blocks(values: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    """The blocks of values by their names. Two threads deflate some while the next are made.
-
-    Raises:
-        ValueError: as in ``block``.
-    """
+    """The blocks of values by their names. Two threads deflate some while the next are made."""
     with ThreadPoolExecutor(2) as threads:
         packed = {name: threads.submit(_packed, _dumped(value)) for name, value in values}
     return {name: each.result() for name, each in packed.items()}

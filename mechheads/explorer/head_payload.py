@@ -41,11 +41,7 @@ _OF_EXAMPLES = ("window", "text", "activity", "query", "key", "weight")
 
 @dataclass(frozen=True)
 class Parts:
-    """What the page needs of an atlas in several places, made once.
-
-    Attributes:
-        known: what is known of the columns that have a value of their own.
-    """
+    """What the page needs of an atlas in several places, made once."""
 
     atlas: Atlas
     table: pd.DataFrame
@@ -152,11 +148,7 @@ class _Cards:
 
 
 def attention(keys: np.ndarray, weights: np.ndarray, first: np.ndarray) -> contract.Attention:
-    """Sparse attention of one head in one text; keys without attention are left out.
-
-    Args:
-        keys, weights: [query, kept], the largest first; weights and ``first`` in 255ths.
-    """
+    """Sparse attention [query, kept] of one head in one text, the largest key first; in 255ths."""
     kept = weights > 0
     ends = kept.sum(-1).cumsum().tolist()
     spans = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
@@ -212,11 +204,7 @@ def _text_pane(examples: HeadExamples, rows: list[tuple[int, dict[str, Any]]], e
 
 @dataclass(frozen=True)
 class _Effect:
-    """What changes with heads: scores without extra dimensions, and which heads have one.
-
-    Attributes:
-        own: whether they are scores of your own, on prompts of their own.
-    """
+    """What changes with heads: scores without extra dimensions, which heads have one, and whether they are your own."""
 
     scores: HeadScores
     name: str

@@ -80,9 +80,7 @@ class TextAnswer(TypedDict):
 
 class Why(TypedDict):
     """Why a head attends from a query to a key: its score for the key minus that for the other keys, by parts.
-
-    The score is that before softmax; the others are weighted by their share of the attention that they have together.
-    The parts of either side and what is left of it sum to ``total``.
+    Scores are those before softmax; the others are weighted by their attention. Both sides sum to ``total``.
     """
 
     query: int
@@ -141,22 +139,14 @@ class Next(TypedDict):
 
 
 def check_id(given: object) -> str:
-    """The id of a request.
-
-    Raises:
-        Refused: if it is not one.
-    """
+    """The id of a request."""
     if not isinstance(given, str) or _ID.fullmatch(given) is None:
         raise Refused("id must be 1 to 40 of a-z, 0-9 and '-'")
     return given
 
 
 def check(given: object, n_layers: int, n_heads: int) -> TextRequest:
-    """Read a request, field by field.
-
-    Raises:
-        Refused: if a field is missing, unknown or not valid; the message names it.
-    """
+    """Read a request, field by field."""
     pair = {"query", "key"}
     if not isinstance(given, dict) or set(given) - pair != {"id", "text", "head"} or len(pair & set(given)) == 1:
         raise Refused(
@@ -176,11 +166,7 @@ def check(given: object, n_layers: int, n_heads: int) -> TextRequest:
 
 
 def _pair(given: dict[str, Any]) -> tuple[int, int]:
-    """The query and the key of a request.
-
-    Raises:
-        Refused: if they are no tokens of a text, or no head is asked about.
-    """
+    """The query and the key of a request."""
     query, key = given["query"], given["key"]
     if type(query) is not int or type(key) is not int or not 0 <= key <= query < MAX_TOKENS:
         raise Refused("query and key must be the numbers of two tokens, from 0, and the key not after the query")
@@ -198,12 +184,7 @@ class _Run:
 
 
 class Live:
-    """Answers requests about own texts, one at a time.
-
-    Attributes:
-        model: the model.
-        n_layers, n_heads: its size.
-    """
+    """Answers requests about own texts, one at a time."""
 
     def __init__(self, model: Model) -> None:
         self.model, self.n_layers, self.n_heads = model, model.n_layers, model.n_heads
@@ -224,11 +205,7 @@ class Live:
             return run is not None
 
     def answer(self, asked: TextRequest) -> TextAnswer | WhyAnswer:
-        """The answer to a request, a ``WhyAnswer`` if it has a query and a key.
-
-        Raises:
-            Refused: if the text is too long, too many wait, the id is in use, or the request was cancelled.
-        """
+        """The answer to a request, a ``WhyAnswer`` if it has a query and a key."""
         with self._registered(asked.id) as run:
 
             def go_on() -> None:
@@ -258,11 +235,7 @@ class Live:
                 self._runs.pop(name, None)
 
     def _read(self, text: str, go_on: Callable[[], None]) -> tuple[Prompts, Tokens]:
-        """A text as a prompt, and its tokens.
-
-        Raises:
-            Refused: if it cannot be read or is too long.
-        """
+        """A text as a prompt, and its tokens."""
         go_on()
         try:
             prompts = Prompts([text])
@@ -380,11 +353,7 @@ def _next(model: Model, logits: Float[Tensor, " token"]) -> list[Next]:
 
 
 def _parts(model: Model, prompts: Prompts, token: str) -> Attribution:
-    """The part of every head in the logit of the most likely next token.
-
-    Raises:
-        ValueError: if the architecture does not allow it.
-    """
+    """The part of every head in the logit of the most likely next token."""
     with settings(progress=False):
         data = logit_attribution(model, prompts).dataset
     return {

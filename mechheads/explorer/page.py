@@ -172,11 +172,7 @@ def _svg_square(square: _Square) -> str:
 
 
 def png(page: contract.Page) -> bytes:
-    """The same as a PNG, for readers that drop every SVG, as a notebook that is not trusted does.
-
-    Raises:
-        ImportError: if Pillow is not installed.
-    """
+    """The same as a PNG, for readers that drop every SVG, as a notebook that is not trusted does."""
     image_module, draw_module, font_module = (
         importlib.import_module(f"PIL.{name}") for name in ("Image", "ImageDraw", "ImageFont")
     )

@@ -230,15 +230,7 @@ InterventionLike = Intervention | InterventionName
 
 
 def as_intervention(intervention: InterventionLike, name: str = "intervention") -> Intervention:
-    """An intervention, or the one of that name; the names are the same in every function that takes an intervention.
-
-    ``"patch"`` is ``Patch()``, ``"zero"`` ``Zero()``, ``"mean"`` ``Mean()``, ``"resample"`` ``Resample`` with the seed
-    of ``mh.settings``, ``"uniform"`` ``UniformAttention()``. ``"undifferentiated"`` and ``"scaling"`` are the two
-    ablations of Zhou et al. (ICLR 2025), ``UniformAttention(1e-4)`` and ``Scale(1e-4)``.
-
-    Args:
-        name: the argument's name, for messages.
-    """
+    """An intervention, or the one of that name, as in every function; ``name`` is the argument's, for messages."""
     if isinstance(intervention, str):
         check_known(name, intervention, InterventionName)
         named: dict[str, Intervention] = {

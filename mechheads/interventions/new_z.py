@@ -71,11 +71,8 @@ def _put(value: Tensor, hook: Any, changes: list[tuple[HeadChange, Region]]) -> 
 
 @dataclass(frozen=True)
 class AllNewZ:
-    """The new z of every head, from a new q, k, v or pattern: ``all_new[layer]`` is [prompt, head, pos, d_head].
-
-    Attributes:
-        z: the new z of each layer.
-        differs: for each layer, whether its q, k, v or pattern differs from the base run [prompt, stored head, pos].
+    """The new z of every head: ``z[layer]`` is [prompt, head, pos, d_head].
+    ``differs[layer]``: whether its q, k, v or pattern differs from the base run [prompt, stored head, pos].
     """
 
     z: LayerStore

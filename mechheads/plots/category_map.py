@@ -284,10 +284,7 @@ _FURTHER = ("#17becf", "#bcbd22", "#000000", "#aec7e8", "#98df8a", "#ffbb78", "#
 
 
 def category_colours(categories: Iterable[str], chosen: Mapping[str, str]) -> dict[str, str]:
-    """Colours of all classes that can occur, in the order of the legend; ``chosen`` has some to use instead.
-
-    A class is a category, how many categories a head has, such as ``"2 categories"``, or ``"Unclassified"``.
-    """
+    """Colours of all classes that can occur, such as ``"2 categories"``, in the legend's order; or those chosen."""
     different = set(categories)
     new = sorted(different - _COLOURS.keys())
     counts = [f"{n} categories" for n in range(2, len(different) + 1)]

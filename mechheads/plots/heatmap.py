@@ -143,10 +143,7 @@ def _mark_trace(marked: Bool[np.ndarray, "layer head"], size: int, first: bool) 
 
 
 def _name_heads(figure: go.Figure, scores: HeadScores, cell: tuple[float, float]) -> None:
-    """Write the names of the largest heads beside them, where no name covers another or a large head.
-
-    ``cell`` has the width and height of a cell in pixels. Names without a free place are left out.
-    """
+    """Write the names of the largest heads beside them, where a place is free; ``cell`` is in pixels."""
     size = np.nan_to_num(np.abs(scores.scores.values))
     order = [divmod(int(i), scores.n_heads) for i in np.argsort(-size, axis=None, kind="stable")]
     heads = [head for head in order[:_NAMED] if size[head] > 0]
@@ -373,10 +370,7 @@ def _matrix(
     said: Mapping[str, str],
     theme: Theme,
 ) -> go.Figure:
-    """A heatmap of named rows and columns, with a dot in each cell that is marked.
-
-    ``said`` has the names of both axes, ``x`` and ``y``, of the ``colours`` and of the ``dots``, and the ``title``.
-    """
+    """A heatmap of named rows and columns, a dot in each cell that is marked; ``said`` has the names of all parts."""
     cell, (n_rows, n_columns) = int(np.clip(_MATRIX_WIDTH // len(columns), 5, 72)), values.shape
     y, x = np.nonzero(marked)
     cells = heat_trace(values, np.arange(n_columns), np.arange(n_rows), texts, 1 if cell >= 10 else 0)

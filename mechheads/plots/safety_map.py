@@ -328,10 +328,7 @@ def _legend_entry(series: Series, marker: dict[str, Any], legend: str) -> go.Sca
 
 
 def _place_panels(n_panels: int, least: int, size: tuple[int, int], legend: int, columns: int | None) -> Panels:
-    """As many panels side by side as fit, with room for a legend of this height in each.
-
-    A panel is at least ``least`` pixels wide, and large for models of a small ``size``, layers and heads in a layer.
-    """
+    """As many panels side by side as fit, at least ``least`` pixels wide, with room for a legend of this height."""
     n_layers, n_heads = size
     if n_panels == 1:
         return Panels(1, 1, 710, int(np.clip(34 * n_heads, 300, 900) + legend), _GAP_ACROSS, _GAP_DOWN)
@@ -384,10 +381,7 @@ SCORES = {
 
 @dataclass(frozen=True)
 class Series:
-    """Scores that are drawn with one marker, for all panels that have this ``name``.
-
-    ``label`` stands in the legend of its panel, ``heading`` above the numbers of each of the ``top`` heads.
-    """
+    """Scores that are drawn with one marker; ``label`` stands in the legend, ``heading`` above hover numbers."""
 
     name: str
     label: str

@@ -99,25 +99,7 @@ def overlap(results: Mapping[str, HeadScores], k: int = 10) -> pd.DataFrame:
 
 
 def in_top(scores: HeadScores, k: int = 10, *, draws: int = 1000, seed: int = 0) -> Float[np.ndarray, "layer head"]:
-    """How stable a ranking is: the share of resamples of the prompts in which each head is among the first ``k``.
-
-    Args:
-        scores: scores with values per prompt, and no dimensions besides layer and head.
-        draws: the number of resamples of whole clusters of prompts.
-        seed: for the resamples.
-
-    Returns:
-        Shares [layer, head]; NaN for heads without values. Heads that were changed together have a common share.
-
-    Raises:
-        ValueError: if there are no values per prompt.
-
-    >>> import numpy as np
-    >>> values = np.array([[[3.0, 3.0], [2.0, 1.0], [0.0, 9.0]]])
-    >>> shares = in_top(mh.HeadScores.from_values(values, name="demo", unit="", kind="demo"), 1)
-    >>> bool(0 < shares[0, 0] < shares[0, 2] < 1), float(shares[0, 1])
-    (True, 0.0)
-    """
+    """The share of resamples of the prompts' clusters in which each head is among the first ``k`` [layer, head]."""
     if scores.values is None or scores.extra_dims:
         raise ValueError(f"{scores.name!r} has no values per prompt for each head; give scores that are means")
     drawn = cluster_draws(scores.dataset["cluster"].values.tolist(), draws, seed)

@@ -223,15 +223,7 @@ class Comparison(Wrapped):
 def compare(
     left: Float[np.ndarray, " cell"], right: Float[np.ndarray, " cell"], k: int, names: tuple[str, str]
 ) -> Comparison:
-    """Compare two score vectors cell by cell, over the cells where both are finite.
-
-    Raises:
-        ValueError: if ``k`` is below 1.
-
-    >>> import numpy as np
-    >>> compare(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 9.0]), 2, ("x", "x squared"))
-    'x' against 'x squared' over 3 heads: Pearson 0.990, Spearman 1.000, top-2 overlap 100% (by chance 67%)
-    """
+    """Compare two score vectors cell by cell, over the cells where both are finite."""
     from scipy.stats import rankdata
 
     check_at_least(1, k=k)

@@ -17,12 +17,8 @@ LEAST_OF_BOUNDED = 6
 
 
 class Bounds(NamedTuple):
-    """Between what the values of a score lie.
-
-    Attributes:
-        low, high: the ends, infinite if there is none.
-        share: whether each value is 0 or ``high``: a yes or no for each prompt. If ``low`` is below 0, each is a
-            difference of two such.
+    """Between what the values of a score lie; infinite where there is no end.
+    ``share``: whether each value is 0 or ``high``, or, if ``low`` is below 0, a difference of two such.
     """
 
     low: float = -inf
@@ -31,14 +27,7 @@ class Bounds(NamedTuple):
 
     @classmethod
     def of(cls, given: Sequence[Any] | None) -> Bounds | None:
-        """Bounds from (low, high) or (low, high, share), with None for an end that is not there; None if neither is.
-
-        Raises:
-            ValueError: if they are no bounds.
-
-        >>> Bounds.of((0, None)), Bounds.of((None, None))
-        (Bounds(low=0.0, high=inf, share=False), None)
-        """
+        """Bounds from (low, high) or (low, high, share), with None for an end that is not there; None if neither is."""
         if given is None:
             return None
         numbers = given if isinstance(given, Sequence) and len(given) in (2, 3) else (0, 0)

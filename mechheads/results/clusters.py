@@ -125,11 +125,7 @@ class Estimates:
 
 
 def estimates(of: Clustered, level: float) -> Iterator[Estimates]:
-    """Mean and error of rows, for some rows at a time; ``clustered_interval`` explains them.
-
-    Raises:
-        ValueError: if ``level`` is not between 0 and 1.
-    """
+    """Mean and error of rows, for some rows at a time; ``clustered_interval`` explains them."""
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; it must be between 0 and 1, such as 0.95")
     for part in of.parts():
@@ -168,10 +164,8 @@ def parts(index: np.ndarray, width: int, cells: int = _CELLS_AT_ONCE) -> Iterato
 
 
 def _degrees_of_freedom(share: np.ndarray) -> np.ndarray:
-    """Satterthwaite's degrees of freedom of CR2 in closed form, for clusters with these shares of independent prompts.
-
-    They are (tr A)^2 / tr A^2, where A is the quadratic form of the squared error; tr A is 1.
-    """
+    """Satterthwaite's degrees of freedom of CR2 in closed form, for clusters with these shares of the prompts."""
+    # (tr A)^2 / tr A^2, where A is the quadratic form of the squared error
     rest = 1 - share
     return 1 / ((share**2 * (1 - 2 * share) / rest**2).sum(axis=1) + (share**2 / rest).sum(axis=1) ** 2)
 

@@ -70,10 +70,7 @@ Ends = tuple[np.ndarray, np.ndarray]
 
 
 class Tested(NamedTuple):
-    """The statistics of means over prompts for each row of values, all NaN if Ctrl-C stopped them.
-
-    ``family`` is p of all rows as one family.
-    """
+    """Statistics of means over prompts for each row of values; ``family`` is p of all rows as one family."""
 
     interval: Ends
     p: np.ndarray
@@ -91,10 +88,7 @@ def tested(
     bounds: Sequence[Any] | None,
     **test: Any,
 ) -> Tested:
-    """The intervals, p values and ranges of means over prompts; ``test`` is that of ``sign_flip_p``, or has no null.
-
-    If Ctrl-C or a lack of memory stops them, they are NaN, because the values that they belong to may have taken hours.
-    """
+    """The statistics of means over prompts; NaN if Ctrl-C or a lack of memory stops them: the values took longer."""
     nothing = np.full(values.shape[:-1], np.nan)
     statistics: tuple[Ends, np.ndarray, np.ndarray, Ends] = (nothing, nothing), nothing, nothing, (nothing, nothing)
     stopped = ""

@@ -24,10 +24,7 @@ _CALL: ContextVar[Mapping[str, Any]] = ContextVar("call")
 
 
 def in_call(options: Mapping[str, Any], run: Callable[[], R]) -> R:
-    """Run something whose results come from a call with these options.
-
-    It runs in a copy of the context, which is gone afterwards, also when Ctrl-C stops it anywhere.
-    """
+    """Run something whose results come from a call with these options, in a context that is gone afterwards."""
     context = copy_context()
     context.run(_CALL.set, options)
     return context.run(run)
@@ -52,24 +49,8 @@ def call_of(about: Mapping[str, Any]) -> str:
 def make_provenance(
     source: Repeatable | Mapping[str, Any], /, *settings: Mapping[str, Any], **more: Any
 ) -> dict[str, Any]:
-    """The provenance of a result: the model, the settings and the data.
-
-    Inside an analysis, the plain options of its call are in it as they were given or are by default. What ``source``
-    and the settings say replaces them, such as names that were looked up.
-
-    Prompts, tasks and relations are stored as fingerprints, heads as their names, tuples as lists, and NumPy
-    numbers as Python numbers.
-
-    Args:
-        source: a model, or the provenance of the result that this one is computed from.
-        *settings: settings by name; a later one replaces an earlier one of the same name.
-        **more: further settings.
-
-    Raises:
-        ValueError: if JSON cannot store a setting; the message names it.
-
-    >>> make_provenance({"model": "gpt2"}, {"seed": 0}, heads=(HeadId(9, 6),), interrupted=False)
-    {'model': 'gpt2', 'seed': 0, 'heads': ['L9H6'], 'interrupted': False}
+    """The provenance of a result, from that of its model or of another result, and settings; the last one counts.
+    Prompts, tasks and relations are stored as fingerprints, heads as names; plain options of the call are in it.
     """
     made = {**_CALL.get({}), **(source if isinstance(source, Mapping) else source.provenance())}
     for part in (*settings, more):

@@ -91,11 +91,7 @@ class HeadScores(Shown):
     """The kind of all scores of a subclass."""
 
     def __init__(self, dataset: xr.Dataset) -> None:
-        """Wrap a dataset laid out as described above; missing statistics are filled with NaN.
-
-        Raises:
-            ValueError: if ``score``, its dimensions or an attribute are missing.
-        """
+        """Wrap a dataset that is laid out as above; missing statistics are NaN."""
         if "score" not in dataset or dataset["score"].dims[:2] != ("layer", "head"):
             raise ValueError("dataset has no variable 'score' over (layer, head, ...)")
         if absent := [name for name in ("name", "unit", "kind", "provenance") if name not in dataset.attrs]:
@@ -568,11 +564,7 @@ def _check_names(given: Mapping[str, object], known: type) -> None:
 
 
 def _only_label(scores: HeadScores, other: HeadScores) -> HeadScores:
-    """The scores without dimensions that the others lack and that have one label.
-
-    Raises:
-        ValueError: if such a dimension has several labels.
-    """
+    """The scores without dimensions that the others lack and that have one label."""
     for dim in scores.extra_dims:
         labels = scores.dataset[dim].values.tolist()
         if dim not in other.extra_dims and len(labels) > 1:

@@ -89,11 +89,7 @@ class Shown:
 
 
 def chosen(table: pd.DataFrame, columns: Sequence[str] | None) -> Rows:
-    """Some columns of a table, in this order; all for None.
-
-    Raises:
-        ValueError: if there is no such column.
-    """
+    """Some columns of a table, in this order; all for None."""
     if isinstance(columns, str):
         raise ValueError(f"columns is the text {columns!r}; give a list, such as [{columns!r}]")
     known = list(map(str, table))
@@ -107,16 +103,7 @@ def chosen(table: pd.DataFrame, columns: Sequence[str] | None) -> Rows:
 
 
 def pairs_left_out(ledger: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """How many pairs of relations were kept, and of each reason how many were left out, in a line; none if all were.
-
-    Args:
-        ledger: for each relation, how many pairs were given and kept, and those that were lost, by reason.
-
-    >>> lost = {"target of several tokens": ["Rom -> Roma"], "explained by english_words": ["pain -> pain"]}
-    >>> from mechheads.results.shown import pairs_left_out
-    >>> pairs_left_out({"mine": {"given": 3, "kept": 1, "lost": lost}})
-    ['1 of 3 pairs; more than one token: 1, explained by english_words: 1']
-    """
+    """How many pairs of relations were kept, and of each reason how many were not, in a line; none if all were."""
     given, kept = (sum(of.get(name, 0) for of in ledger.values()) for name in ("given", "kept"))
     if given == kept:
         return []
@@ -135,15 +122,7 @@ def head_names(table: pd.DataFrame) -> list[str]:
 
 
 def tidy(table: pd.DataFrame) -> pd.DataFrame:
-    """The table as texts, with heads by name in the first column, and without empty columns.
-
-    The two ends of an interval share a column, and the family p follows it.
-
-    >>> import pandas as pd
-    >>> print(tidy(pd.DataFrame({"layer": [23], "head": [4], "score": [0.51234567], "p_value": [1e-9]})).to_string())
-        head   score  p_value
-    0  L23H4  0.5123  < 0.001
-    """
+    """The table as texts, with heads by name first, the ends of an interval in a column, and without empty columns."""
     first, n = table.attrs.get("first", ()), table.attrs.get("n")
     table = pd.DataFrame(table)
     if {"layer", "head"} <= set(table) and all(isinstance(head, int) for head in table["head"].tolist()):
@@ -171,10 +150,7 @@ def html_table(table: pd.DataFrame, choose: bool = True) -> str:
 
 
 def text_table(table: pd.DataFrame, choose: bool = True) -> list[str]:
-    """The lines of ``tidy`` for a terminal: as many columns as fit, at most eight, and what is left out.
-
-    ``choose``: whether the method that gave the table takes ``columns=``.
-    """
+    """The lines of ``tidy`` for a terminal: as many columns as fit, at most eight, and the names of those left out."""
     shown = tidy(_first_rows(table))
     names = list(shown)[:_MOST_COLUMNS]
     important = 1 + max(

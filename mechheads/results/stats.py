@@ -252,12 +252,7 @@ def carried_by(
 
 def rounding_of(*numbers: Float[np.ndarray, "... prompt"]) -> float:
     """How far from 0 rounding in float32 can bring values that are computed from numbers as large as these.
-
-    What counts is the largest number of each prompt; of these, the median, because a single one may be far off.
-
-    >>> import numpy as np
-    >>> rounding_of(np.array([[8.0, np.nan, 2.0], [1.0, 4.0, -16.0]])) == 8 * ROUNDING
-    True
+    What counts is the largest number of each prompt; of these the median, because a single one may be far off.
     """
     rows = [each.reshape(-1, each.shape[-1]) for each in numbers if each.size]
     ends = [end for each in rows for end in (np.fmax.reduce(each), -np.fmin.reduce(each))]
@@ -298,14 +293,7 @@ def share_interval(
     level: float = 0.95,
     quantile: Float[np.ndarray, "*shape"] | None = None,
 ) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]]:
-    """Wilson's interval for a share of ``n`` independent cases; its width is never 0, even for shares of 0 and 1.
-
-    Wilson 1927: the values p with |share - p| <= z sqrt(p (1 - p) / n), where z is ``quantile``, or the normal one.
-
-    >>> low, high = share_interval(np.array([0.0, 0.5]), np.array([10, 10]))
-    >>> low.round(3).tolist(), high.round(3).tolist()
-    ([0.0, 0.237], [0.278, 0.763])
-    """
+    """Wilson's interval (1927) for a share of ``n`` independent cases; its width is never 0, even for 0 and 1."""
     z = ndtri((1 + level) / 2) if quantile is None else quantile
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     reach = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
@@ -313,21 +301,13 @@ def share_interval(
 
 
 def jackknife_variance(without: Float[np.ndarray, " cluster"]) -> float:
-    """Jackknife variance of an estimate, from its values with each cluster left out once (Tukey 1958).
-
-    >>> jackknife_variance(np.array([3.5, 3.0, 2.5]))  # of the mean of 2, 3 and 4: the square of its standard error
-    0.3333333333333333
-    """
+    """Jackknife variance of an estimate, from its values with each cluster left out once (Tukey 1958)."""
     n = len(without)
     return float((n - 1) / n * ((without - without.mean()) ** 2).sum())
 
 
 def cluster_draws(cluster: Sequence[object] | np.ndarray, n: int, seed: int) -> Float[np.ndarray, "draw prompt"]:
-    """How often each prompt counts in each of ``n`` bootstrap draws of whole clusters.
-
-    >>> cluster_draws(["a", "a", "b"], 2, seed=1).tolist()
-    [[1.0, 1.0, 1.0], [2.0, 2.0, 0.0]]
-    """
+    """How often each prompt counts in each of ``n`` bootstrap draws of whole clusters."""
     groups = numbered_clusters(len(cluster), cluster)
     n_clusters = groups.max() + 1
     share = np.full(n_clusters, 1 / n_clusters)
@@ -335,13 +315,7 @@ def cluster_draws(cluster: Sequence[object] | np.ndarray, n: int, seed: int) -> 
 
 
 def top_shares(scores: Float[np.ndarray, "draw layer head"], k: int) -> Float[np.ndarray, "layer head"]:
-    """The share of draws in which each head is among the ``k`` with the largest score.
-
-    Draws in which a head has no score do not count for it. Heads without any score are NaN.
-
-    >>> top_shares(np.array([[[3.0, 2.0, 1.0]], [[3.0, 1.0, 2.0]]]), 2).tolist()
-    [[1.0, 0.5, 0.5]]
-    """
+    """The share of draws in which each head is among the ``k`` largest, of those in which it has a score; else NaN."""
     flat = scores.reshape(len(scores), -1)
     measured = np.isfinite(flat)
     order = np.argsort(np.where(measured, -flat, np.inf), axis=1, kind="stable")[:, :k]
@@ -353,13 +327,7 @@ def top_shares(scores: Float[np.ndarray, "draw layer head"], k: int) -> Float[np
 
 
 def mean_over_prompts(values: Float[np.ndarray, "*batch prompt"]) -> Float[np.ndarray, "*batch"]:
-    """Mean over the last axis without NaN; if all values are NaN, the mean is NaN, without a warning.
-
-    The mean of finite values is finite. Infinite values make it infinite, or NaN if they are of both signs.
-
-    >>> mean_over_prompts(np.array([[1.0, np.nan, 3.0], [1.0, np.inf, 3.0]])).tolist()
-    [2.0, inf]
-    """
+    """Mean over the last axis without NaN; NaN without a warning if there is nothing else. Infinite values count."""
     values = np.asarray(values, dtype=np.float64)
     rows = values.reshape(-1, values.shape[-1])
     means = np.full(len(rows), np.nan)
@@ -382,12 +350,7 @@ def _mean_of_large(rows: np.ndarray) -> np.ndarray:
 
 
 class _Signs:
-    """Sign patterns as columns, for some clusters at a time, always the same ones.
-
-    Attributes:
-        patterns: how many there are.
-        exact: whether these are all possible patterns.
-    """
+    """Sign patterns as columns, for some clusters at a time, always the same; ``exact`` if all that are possible."""
 
     def __init__(self, n_clusters: int, n: int, seed: int) -> None:
         self._n_clusters, self._seed, self.exact = n_clusters, seed, 2**n_clusters <= EXACT_UP_TO

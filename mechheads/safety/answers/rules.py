@@ -131,12 +131,7 @@ _COMMON = re.compile(r"that|this|with|from|what|when|where|which|tell|give|write
 
 
 def open_thought(prompt: str) -> str:
-    """The mark at the end of a prompt that opens a thought, with the spaces after it; empty if there is none.
-
-    >>> from mechheads.safety.answers.rules import open_thought
-    >>> open_thought("<|im_start|>assistant\\n<think>\\n"), open_thought("What does <think> mean?")
-    ('<think>\\n', '')
-    """
+    """The mark at the end of a prompt that opens a thought, with the spaces after it; empty if there is none."""
     found = _OPENED.search(prompt)
     return found.group() if found else ""
 

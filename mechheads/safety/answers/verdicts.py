@@ -117,8 +117,7 @@ def without_fixed(
     requests: Sequence[str], answers: Sequence[str], judged: Sequence[Verdict | None]
 ) -> list[Verdict | None]:
     """Verdicts in which one answer to ``FIXED`` different requests or more does not comply, but deflects.
-
-    One of up to three words, such as "Yes.", may be right: it must answer most requests, and at least ``FIXED_SHORT``.
+    One of up to three words, such as "Yes.", may be right: it must answer most requests, and ``FIXED_SHORT``.
     """
     fixed = _fixed(requests, answers)
     return [

@@ -93,13 +93,7 @@ def _in_template(model: Model, requests: Sequence[str] | Prompts, template: Temp
 
 @dataclass(frozen=True)
 class Side:
-    """Requests as a model gets them, resolved once from what a user gives.
-
-    Attributes:
-        prompts: the requests in their template.
-        template: the name of the template, or "prompts as given".
-        texts: the requests without the template, for people and judges.
-    """
+    """Requests in their template, named or "prompts as given"; ``texts`` are without it, for judges."""
 
     prompts: Prompts
     template: str
