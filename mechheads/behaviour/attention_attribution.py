@@ -179,7 +179,7 @@ def attention_attribution(
     True
     """
     found_head, runs = check_head(head, model.n_layers, model.n_heads), CachedRuns(model, prompts)
-    sides, places = _asked(runs, query, key, against)
+    sides, places = _resolve(runs, query, key, against)
     with torch.no_grad():
         block = ScoringBlock(model, found_head, places.length)
         _check_seen(block, places)
@@ -206,7 +206,7 @@ def attention_attribution(
     return _result(model, found_head, tokens, _Parts.joined(found), about)
 
 
-def _asked(runs: CachedRuns, query: Any, key: Any, against: Any) -> tuple[tuple[Tokens, ...], Places]:
+def _resolve(runs: CachedRuns, query: Any, key: Any, against: Any) -> tuple[tuple[Tokens, ...], Places]:
     """The prompts that are run, of one or both sides, and the positions in them."""
     tokens = runs.tokens["clean"]
     if against == _CORRUPTED and _CORRUPTED not in runs.tokens:

@@ -80,7 +80,7 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head", hea
     >>> mh.behaviour.logit_attribution(model, prompts, by="source").dataset["source"].values.tolist()
     ['0 The', '1 capital', '2 of', '3 France', '4 is']
     """
-    limits, (named, asked) = current().limits, named_heads(heads, model.n_layers, model.n_heads)
+    limits, (named, names) = current().limits, named_heads(heads, model.n_layers, model.n_heads)
     tokens = CachedRuns(model, prompts).tokens["clean"]
     step = prompts_at_once(model, tokens, by, limits)
     starts = range(0, len(tokens), step)
@@ -103,7 +103,7 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head", hea
         extra={"source": labels_of_sources(tokens)} if by == "source" else None,
         provenance=make_provenance(
             model,
-            {"attributed": attributed, "by": by, "prompts": tokens, "n_prompts": len(tokens), "heads": asked},
+            {"attributed": attributed, "by": by, "prompts": tokens, "n_prompts": len(tokens), "heads": names},
             interrupted=interrupts.interrupted,
         ),
         variables={name: (dims.get(name, ("prompt",)), array) for name, array in parts.items()},

@@ -301,7 +301,7 @@ def profile_heads(
     >>> [str(head) for head in profile.select(behaviour="previous").heads(1)]
     ['L16H0']
     """
-    window, (named, asked) = (
+    window, (named, names) = (
         check_window(model, window, USUAL_WINDOW),
         named_heads(heads, model.n_layers, model.n_heads),
     )
@@ -328,7 +328,7 @@ def profile_heads(
         with progress:
             about = read_windows(model, left, partial(measure, layers=layers), see, bar, done)
     source = "of the package" if texts is None else "given"
-    provenance = make_provenance(model, about, texts=source, window=window, heads=asked)
+    provenance = make_provenance(model, about, texts=source, window=window, heads=names)
     values, at_distance = totals.values.numpy(), totals.at_distance.numpy()
     values[:, ~named], at_distance[~named] = np.nan, 0
     return HeadProfile.of(values, at_distance, provenance)

@@ -253,12 +253,12 @@ def log_probs(
     n_targets = tokens.is_target.sum(1)
     back = torch.arange(int(n_targets.max()), 0, -1, device=n_targets.device)
     at = (tokens.lengths[:, None] - 1 - back).clamp_min(0)  # a row ends with its target
-    asked = (back <= n_targets[:, None]).expand(len(gates), -1, -1)
+    is_read = (back <= n_targets[:, None]).expand(len(gates), -1, -1)
     final = _final_states(model, tokens.ids[:, :width], at, gates, changes, recompute)
-    _claim(model, tokens, gates, changes, at, asked, final)
-    targets = tokens.ids.gather(1, at + 1).expand_as(asked)[asked]
-    each = -F.cross_entropy(model.unembed(final[asked]), targets, reduction="none")
-    total = each.new_zeros(asked.shape).masked_scatter(asked, each).sum(-1)
+    _claim(model, tokens, gates, changes, at, is_read, final)
+    targets = tokens.ids.gather(1, at + 1).expand_as(is_read)[is_read]
+    each = -F.cross_entropy(model.unembed(final[is_read]), targets, reduction="none")
+    total = each.new_zeros(is_read.shape).masked_scatter(is_read, each).sum(-1)
     return total / n_targets if reduce == "mean" else total
 
 
@@ -268,7 +268,7 @@ def _claim(
     gates: Float[Tensor, "set layer head"],
     changes: Changes,
     at: Int[Tensor, "item read"],
-    asked: Bool[Tensor, "set item read"],
+    is_read: Bool[Tensor, "set item read"],
     final: Float[Tensor, "set item read d_model"],
 ) -> None:
     """Claim, once in an analysis but not while gates are fitted, what two items give under gates not all open."""
@@ -278,7 +278,7 @@ def _claim(
     hooks = change_hooks(model, [(change, EVERYWHERE) for change in (*of_heads, *(c for c, on in changes if on[0]))])
     edits = [(name, partial(hook, hook=None)) for name, hook in hooks]
     for i in shortest_and_longest(tokens.lengths):
-        ids, read = tuple(tokens.ids[i, : int(tokens.lengths[i]) - 1].tolist()), asked[0, i]
+        ids, read = tuple(tokens.ids[i, : int(tokens.lengths[i]) - 1].tolist()), is_read[0, i]
         states = final[0, i, read].detach()
         model.backend.proofs.claim(
             [Claim(f"what gates give for item {i}", ids, tuple(at[i, read].tolist()), states, edits)]
@@ -374,8 +374,8 @@ def rows_at_once(model: Model, tokens: TaskTokens, *, gradient: bool = True) -> 
         if recompute:
             fit = int(limit / (model.n_layers * model.d_model * model.dtype.itemsize + 3 * block))
         wanted = min(wanted, fit)
-    asked = int(tokens.is_target.sum(1).max())
-    return Rows(max(1, min(wanted // pos, limits.logits // (asked * model.d_vocab))), recompute)
+    n_read = int(tokens.is_target.sum(1).max())
+    return Rows(max(1, min(wanted // pos, limits.logits // (n_read * model.d_vocab))), recompute)
 
 
 def parts(n_sets: int, n_items: int, rows: int) -> Iterator[tuple[slice, slice]]:

@@ -149,8 +149,8 @@ def relation_evidence(
 class _Tests:
     """Tests relations one after the other and keeps what was measured so far, also after an interrupt."""
 
-    def __init__(self, model: Model, relations: Sequence[Relation], asked: dict[str, Any]) -> None:
-        self.model, self.relations, self.asked = model, relations, asked
+    def __init__(self, model: Model, relations: Sequence[Relation], few_shot: dict[str, Any]) -> None:
+        self.model, self.relations, self.few_shot = model, relations, few_shot
         self.pairs: dict[str, PromptPairs] = {}
         self.gaps: dict[str, float] = {}
         self.measured: dict[str, dict[str, HeadScores]] = {"total": {}, "direct": {}}
@@ -160,7 +160,7 @@ class _Tests:
         """Measure total and direct effect of every head on a relation, or record why it is left out."""
         name = relation.name
         try:
-            pairs = few_shot_pairs(self.model, relation, **self.asked)
+            pairs = few_shot_pairs(self.model, relation, **self.few_shot)
             job = make_ready(self.model, Spec(pairs, Patch(), logit_diff, HeadId(0, 0), base="corrupted"))
             self.gaps[name] = _gap(job, name)
         except ValueError as error:
@@ -200,10 +200,10 @@ class _Tests:
             values,
             **_EFFECTS[what],
             extra={"relation": names},
-            seed=self.asked["seed"],
+            seed=self.few_shot["seed"],
             provenance=make_provenance(
                 about,
-                self.asked,
+                self.few_shot,
                 of_each,
                 relations={relation.name: relation for relation in self.relations},
                 left_out=self.left_out,

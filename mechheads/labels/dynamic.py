@@ -91,7 +91,7 @@ def dynamic_scores(
         raise ValueError(f"templates is {templates!r}; give a list of texts that contain {{source}}")
     if wrong := [template for template in templates if template.count("{source}") != 1]:
         raise ValueError(f"templates: {wrong[0]!r} must contain {{source}} exactly once")
-    chosen, asked = named_heads(heads, model.n_layers, model.n_heads)
+    chosen, names_of_heads = named_heads(heads, model.n_layers, model.n_heads)
     loaded, options = load_relations(relations), {"targets": targets, "min_pairs": min_pairs}
     everything = keep_pairs(loaded, model.tokenizer, any_source=True, **options, named=relations is not None)
     scored = [kept for kept in everything if kept.scored]
@@ -112,7 +112,7 @@ def dynamic_scores(
             model,
             k=dict(zip(names, limits, strict=True)),
             ledger={kept.relation.name: kept.ledger() for kept in everything},
-            heads=asked,
+            heads=names_of_heads,
             interrupted=np.isnan(score[chosen]).any(),
         ),
         variables={

@@ -154,15 +154,15 @@ class _Form:
 
     def questions(self, partners: Callable[[Pair], list[Pair]], seed: int) -> Iterator[tuple[Pair, Pair, list[Pair]]]:
         """Pairs to ask for in random order, each source once, each with a partner and with examples for both."""
-        rng, asked = np.random.default_rng(seed), set()
+        rng, used = np.random.default_rng(seed), set()
         for index in rng.permutation(len(self.pool)):
             pair = self.pool[index]
-            if pair[0] in asked or not (others := partners(pair)):
+            if pair[0] in used or not (others := partners(pair)):
                 continue
             other = others[rng.integers(len(others))]
             examples = self._examples({*pair, *other}, rng)
             if len(examples) == self.shots:
-                asked.add(pair[0])
+                used.add(pair[0])
                 yield pair, other, examples
 
     def _examples(self, taken: set[str], rng: np.random.Generator) -> list[Pair]:

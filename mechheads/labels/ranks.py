@@ -143,21 +143,21 @@ class Ranks:
             pairs = torch.cat([pairs[:0], *(self._left_open(values, columns, own, slack, some) for some in few)])
         return pairs
 
-    def hits(self, asked: Sequence[tuple[HeadPath, slice, Literal[1, -1]]]) -> Iterator[Bool[Tensor, "pair target"]]:
+    def hits(self, queries: Sequence[tuple[HeadPath, slice, Literal[1, -1]]]) -> Iterator[Bool[Tensor, "pair target"]]:
         """For heads and the pairs of a relation, which of its targets each source has among its k largest, or smallest
         for -1. Entries with the same W_O are cheaper next to each other."""
-        self._find_hubs([path for path, _, _ in asked])
+        self._find_hubs([path for path, _, _ in queries])
         left_open = [
             some
-            for _, of_head in groupby(asked, key=lambda each: id(each[0][1]))
+            for _, of_head in groupby(queries, key=lambda each: id(each[0][1]))
             for some in self._open_sources(list(of_head))
         ]
         wanted = [
             ((values if sign > 0 else -values, W_O), self.source_of[pairs][some])
-            for ((values, W_O), pairs, sign), some in zip(asked, left_open, strict=True)
+            for ((values, W_O), pairs, sign), some in zip(queries, left_open, strict=True)
         ]
         for i, parts in groupby(self._whole_rows(wanted), key=lambda part: part[0]):
-            pairs = asked[i][1]
+            pairs = queries[i][1]
             target, k = self.target[pairs], int(self.limit[pairs][0])
             found = torch.zeros(len(target), len(target), dtype=torch.bool, device=target.device)
             for _, some, entries in parts:
@@ -165,13 +165,13 @@ class Ranks:
             yield found
 
     def _open_sources(
-        self, asked: Sequence[tuple[HeadPath, slice, Literal[1, -1]]]
+        self, queries: Sequence[tuple[HeadPath, slice, Literal[1, -1]]]
     ) -> Iterator[Int[Tensor, " source"]]:
         """The sources that may have any target of the relation among their k largest entries, for one W_O.
         A source is left out if k entries of a few columns are larger than those of all targets."""
-        W_O = asked[0][0][1]
+        W_O = queries[0][0][1]
         of_head = self._of_head(W_O)
-        for (values, _), pairs, sign in asked:
+        for (values, _), pairs, sign in queries:
             sources = self.source_of[pairs]
             rows, targets = values[sources], of_head.own[:, self._own_column[pairs]]
             slack, k = self._slack(rows, W_O), int(self.limit[pairs][0])

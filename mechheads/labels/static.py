@@ -202,7 +202,7 @@ class RelationScorer:
     """Relation scores of a model, layer by layer. When it is made, words are chosen and readings run."""
 
     def __init__(self, model: Model, relations: Relations | None, scoring: Scoring, heads: Heads | None = None) -> None:
-        named, self._asked = named_heads(heads, model.n_layers, model.n_heads)
+        named, self._named_heads = named_heads(heads, model.n_layers, model.n_heads)
         self._heads = [np.flatnonzero(of_layer).tolist() for of_layer in named]
         k, k_copying = usual_k(model.d_vocab, scoring.k, scoring.k_copying)
         self._model, self._scoring, self._loaded = model, scoring, load_relations(relations)
@@ -240,7 +240,7 @@ class RelationScorer:
         suppresses; phi (``each``) and the contrast of each reading."""
         self._store = Store(current().store, analysis="relation_scores")
         pairs = [relation.fingerprint for relation in self._loaded]
-        self._ledger = self._store.open(model, {}, relations=pairs, scoring=scoring, heads=self._asked)
+        self._ledger = self._store.open(model, {}, relations=pairs, scoring=scoring, heads=self._named_heads)
         stored = {} if self._ledger is None else self._ledger.finished()
         self._ready = set(map(int, stored))
         for name, row in stored.items():
@@ -284,14 +284,14 @@ class RelationScorer:
     @torch.no_grad()
     def score(self, layer: int) -> None:
         """Score a layer: the hits of its heads for the best reading, and the null if there are enough hits."""
-        asked = self._heads[layer]
-        if layer in self._ready or not asked:
+        scored = self._heads[layer]
+        if layer in self._ready or not scored:
             return
         found = {name: array[layer] for name, array in self._found.items()}
         readings, paths = self._paths(layer)
-        found["p"][:, asked] = 1.0
+        found["p"][:, scored] = 1.0
         at = {name: readings.index(name if name in readings else "embedding") for name in self._names}
-        for heads in [[head] for head in asked] if self._apart else [asked]:
+        for heads in [[head] for head in scored] if self._apart else [scored]:
             of_heads = {head: paths[head] for head in heads}
             hits = torch.stack(self._ranks.top([path for some in of_heads.values() for path in some])).cpu().numpy()
             tested: list[tuple[Side, int, int]] = []
@@ -360,7 +360,7 @@ class RelationScorer:
             "k_copying": None,
             "no_reading": self._readings.missing,
             "ties": TIES[self._scoring.ties],
-            "heads": self._asked,
+            "heads": self._named_heads,
             "ledger": {kept.relation.name: kept.ledger() for kept in self._everything},
             "relations": {relation.name: relation for relation in self._loaded},
             "prompts": {relation.name: [relation, limit, n] for relation, limit, n in pairs},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import mechheads as mh
 from mechheads.behaviour import AttentionProgram
 from mechheads.behaviour.programs import PROGRAMS, _statistics
 from mechheads.prompts.encoding import token_strings
-from mechheads.results.stats import clustered_interval, jackknife_variance
+from mechheads.results.stats import jackknife_variance
 from support.levels import few
 from support.programs import slow
 from support.texts import CLEAN, PAIRS
@@ -35,19 +36,21 @@ def halves(tokens: list[str]) -> list[list[float]]:
     return [[0.5 * (k == q) + 0.5 * (k == max(q - 1, 0)) for k in range(len(tokens))] for q in range(len(tokens))]
 
 
+def hooked(model: mh.Model, ids: list[int], patterns: dict[mh.HeadId, Any]) -> Tensor:
+    """Log-probabilities of one full forward of the wrapped model with patterns put in [pos, d_vocab]."""
+
+    def put(value: Tensor, hook: Any, at: int, new: Any) -> Tensor:
+        value = value.clone()
+        value[0, at] = torch.as_tensor(np.asarray(new), dtype=value.dtype)
+        return value
+
+    hooks = [(model.hook_name("pattern", it.layer), partial(put, at=it.head, new=new)) for it, new in patterns.items()]
+    return model.model.run_with_hooks(torch.tensor([ids]), fwd_hooks=hooks)[0].detach().double().log_softmax(-1)
+
+
 def hooked_losses(model: mh.Model, ids: list[int], patterns: dict[mh.HeadId, Any]) -> float:
-    """The mean loss of one full forward of the wrapped model with patterns put in, in nats a token."""
-    hooks = []
-    for head, pattern in patterns.items():
-
-        def put(value: Tensor, hook: Any, at: int = head.head, new: Any = pattern) -> Tensor:
-            value = value.clone()
-            value[0, at] = torch.as_tensor(np.asarray(new), dtype=value.dtype)
-            return value
-
-        hooks.append((model.hook_name("pattern", head.layer), put))
-    logits = model.model.run_with_hooks(torch.tensor([ids]), fwd_hooks=hooks)[0, :-1].detach().double()
-    return float(-logits.log_softmax(-1)[range(len(ids) - 1), ids[1:]].mean())
+    """The mean loss, in nats a token."""
+    return float(-hooked(model, ids, patterns)[range(len(ids) - 1), ids[1:]].mean())
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -151,16 +154,6 @@ def test_a_program_that_rests_in_the_wrong_place_is_mended() -> None:
         assert found["fit"] == pytest.approx(fit, abs=1e-3) and found["share"] == pytest.approx(share, abs=0.01)
 
 
-def test_shares_and_intervals_are_worked_out_from_the_windows(model: mh.Model) -> None:
-    found = mh.behaviour.test_program(model, ROWS * 2, {"L0H1": "previous"}, window=16)
-    assert len(found.windows) == 6 and found.windows["text"].tolist() == [*range(6)]
-    row, of = found.table.loc[0], found.windows
-    assert row["uniform_loss"] == pytest.approx(of["uniform_loss"].mean())
-    low, _ = clustered_interval(of["uniform_loss"].to_numpy())
-    assert row["uniform_loss_low"] == pytest.approx(float(low))
-    assert np.isnan(row["share"]) == (row["uniform_loss_low"] <= 0.005)
-
-
 def test_the_interval_of_the_share_is_that_of_leaving_out_each_text_where_texts_are_many() -> None:
     draw = np.random.default_rng(0)
     uniform = draw.normal(0.5, 0.1, (1, 400))
@@ -210,18 +203,10 @@ def test_a_program_in_a_sweep_is_a_full_forward_with_the_pattern_hooked(model: m
     same = mh.ablate(model, prompts, intervention=rule, metric="log_prob")
     np.testing.assert_array_equal(found.values, same.values)
     tokens = prompts.tokens(model)
-    ids, answer = tokens.ids, int(tokens.answer[0])
-    intact = model.model(ids)[0, -1].detach().double().log_softmax(-1)[answer]
+    ids, answer, weights = tokens.unpadded[0], int(tokens.answer[0]), halves(list(tokens.strings[0]))
+    intact = hooked(model, ids, {})[-1, answer]
     for head in ("L0H1", "L1H2", "L2H3"):
-        at = mh.HeadId.parse(head)
-
-        def put(value: Tensor, hook: Any, at: mh.HeadId = at) -> Tensor:
-            value = value.clone()
-            value[0, at.head] = torch.tensor(halves(list(tokens.strings[0])), dtype=value.dtype)
-            return value
-
-        logits = model.model.run_with_hooks(ids, fwd_hooks=[(model.hook_name("pattern", at.layer), put)])
-        wanted = logits[0, -1].detach().double().log_softmax(-1)[answer] - intact
+        wanted = hooked(model, ids, {mh.HeadId.parse(head): weights})[-1, answer] - intact
         assert found[head]["score"] == pytest.approx(float(wanted), abs=2e-5)
 
 
@@ -244,18 +229,8 @@ def test_text_is_written_as_by_full_forwards_of_the_text_so_far(new: int, model:
             so_far, written = list(text), []
             for _ in range(new):
                 weights = rule.weights(token_strings(so_far, model.tokenizer))
-
-                hooks = []
-                for head in map(mh.HeadId.parse, heads):
-
-                    def put(value: Tensor, hook: Any, at: int = head.head, B: Tensor = weights) -> Tensor:
-                        value = value.clone()
-                        value[0, at] = B.to(value.dtype)
-                        return value
-
-                    hooks.append((model.hook_name("pattern", head.layer), put))
-                logits = model.model.run_with_hooks(torch.tensor([so_far]), fwd_hooks=hooks)
-                written.append(int(logits[0, -1].argmax()))
+                log_p = hooked(model, so_far, dict.fromkeys(map(mh.HeadId.parse, heads), weights))
+                written.append(int(log_p[-1].argmax()))
                 so_far.append(written[-1])
             assert list(ids) == written[: len(ids)] and (ended or len(ids) == new)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import warnings
@@ -21,7 +20,6 @@ from torch import Tensor
 import mechheads as mh
 from mechheads.gating import (
     FitSettings,
-    Gates,
     LossNotFinite,
     Task,
     contrast_gates,
@@ -104,13 +102,6 @@ def test_log_probs_are_those_of_a_plain_loop(small: mh.Model, reduce: Any) -> No
     found = log_probs(small, TEXTS.tokens(small), gates, reduce=reduce)
     expected = torch.stack([plain(small, TEXTS, each, reduce) for each in gates])
     torch.testing.assert_close(found, expected.detach(), atol=3e-5, rtol=1e-5)
-
-
-def test_heads_off_are_heads_at_zero(small: mh.Model) -> None:
-    gates = torch.ones(small.n_layers, small.n_heads)
-    gates[1, 2] = gates[2, 0] = 0
-    found = task_log_prob(small, TEXTS, off=["L1H2", (2, 0)])
-    np.testing.assert_allclose(found, plain(small, TEXTS, gates).detach(), atol=3e-5)
 
 
 @dataclass(frozen=True)
@@ -501,16 +492,6 @@ def test_a_fit_that_breaks_goes_on_in_the_parts_that_it_began_with(
     assert len(used) == 4 and len(set(used)) == 1
 
 
-def test_without_a_store_an_interrupted_fit_gives_what_it_has(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit, "log_probs", StopAt(5))
-    with pytest.warns(UserWarning, match="interrupted after 1 updates of the fit keep and drop$"):
-        gates = fit_gates(llama, TEXTS, **FIT)
-    assert gates.interrupted and "interrupted" in repr(gates)
-    monkeypatch.undo()
-    assert np.array_equal(gates["none"], fit_gates(llama, TEXTS, **FIT)["none"])
-    assert not np.array_equal(gates["none"], gates["keep"])
-
-
 @pytest.mark.parametrize(("calls", "fit_name", "update"), [(2, "none", 3), (4, "keep", 1), (6, "keep", 3)])
 def test_a_loss_that_is_not_finite_stops_the_fit(
     llama: mh.Model, calls: int, fit_name: str, update: int, monkeypatch: pytest.MonkeyPatch
@@ -534,25 +515,6 @@ def test_a_loss_that_is_not_finite_stops_the_fit(
 
 
 # Results
-
-
-def test_gates_survive_saving(llama: mh.Model, tmp_path: Path) -> None:
-    gates = fit_gates(llama, TEXTS, seeds=[4, 1], updates=2)
-    back = Gates.load(gates.save(tmp_path / "gates.nc"))
-    assert back.dataset.identical(gates.dataset)
-    assert (back.seeds, back.fits, back.name) == ((4, 1), ("none", "keep", "drop"), "texts")
-    about = back.provenance
-    assert about["n_items"] == 4 and about["lr"] == [0.1, 0.01] and about["model"] == llama.name
-    assert json.dumps(about) and not back.interrupted
-    assert "2505.13737" in back.citation()
-    scores = back.scores("keep")
-    assert scores.dataset["cluster"].values.tolist() == ["seed 4", "seed 1"]
-    np.testing.assert_array_equal(scores.dataset["values"].values[1, 2], gates["keep"][:, 1, 2])
-    with pytest.raises(ValueError, match="there is no fit 'open'; choose among 'none', 'keep', 'drop'"):
-        back["open"]
-    with pytest.raises(ValueError, match="contains no gates"):
-        Gates.load(scores.save(tmp_path / "scores.nc"))
-    assert "<table" in back._repr_html_()
 
 
 # Two variants of a task

@@ -41,20 +41,6 @@ def test_needed_hurting_and_dead_heads_are_told_apart_for_every_seed(found: Role
         assert (values[role][others] < 0.1).all(), role
 
 
-def test_shares_of_heads(found: Roles) -> None:
-    expected = {"facilitation": 1 / 8, "interference": 1 / 8, "irrelevance": 6 / 8}
-    assert found.always() == found.any() == found.always(0.9) == expected
-    shares = found.shares().set_index("role")
-    assert shares["mean"].to_dict() == expected and shares.index.tolist() == list(ROLES)
-
-
-def test_the_ranking_is_that_of_the_roles(found: Roles) -> None:
-    assert [found[role].heads(1)[0] for role in ("facilitation", "interference")] == [
-        mh.HeadId(*NEEDED),
-        mh.HeadId(*HURTS),
-    ]
-
-
 @pytest.mark.slow
 def test_on_random_targets_no_head_facilitates_in_all_seeds(micro: mh.Model) -> None:
     rng = np.random.default_rng(0)

@@ -333,27 +333,6 @@ def test_a_result_gives_its_first_heads(wordy: mh.Model) -> None:
     assert found.heads == (HeadId(2, 3), HeadId(2, 2))
 
 
-def test_removal_says_what_it_is(wordy: mh.Model) -> None:
-    relation = spoken(wordy, "capital", wrong=2)
-    named = mh.Relation("<b>", None, relation.pairs, few_shot=relation.few_shot)
-    found = cumulative_removal(wordy, named, RANKING[:2], controls=[spoken(wordy, "help")], draws=2, **NO_SHOTS)
-    ends = found.table[found.table["k"] == 2].set_index("which")["score"]
-    random = (ends["random 1"] + ends["random 2"]) / 2
-    assert repr(found) == (
-        f"<Curves 'removal' of '<b>' in accuracy: relation 0.82 to {ends['relation']:.2f}, "
-        f"help 0 1.00 to {ends['help 0']:.2f}, random 0.82 to {random:.2f}>"
-    )
-    assert "<b>" not in found._repr_html_()
-    assert "&lt;b&gt;" in found._repr_html_()
-    about = found.provenance
-    assert about["intervention"] == "Zero()"
-    assert about["heads"] == ["L2H1", "L0H3"]
-    assert about["random"]["random 2"] == [str(head) for head in found.order["random 2"]]
-    assert list(about["controls"]) == ["help 0"]
-    assert about["shots"] == 0
-    assert not about["interrupted"]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

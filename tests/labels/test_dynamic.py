@@ -52,17 +52,6 @@ def test_equals_the_slow_loop(kind: str, loaded: Callable[[str], mh.Model]) -> N
     assert scores.provenance["ledger"]["capitals"]["kept"] == 5  # " Gerry" is several tokens, which is fine here
 
 
-def test_some_heads_have_the_numbers_that_they_have_among_all(loaded: Callable[[str], mh.Model]) -> None:
-    model = loaded("llama")
-    options: dict[str, Any] = {"k": 60, "templates": TEMPLATES, "min_pairs": 5}
-    whole = mh.labels.dynamic_scores(model, relation(), **options).scores.values
-    some = mh.labels.dynamic_scores(model, relation(), heads=["L2H3", (0, 1), "L2H0"], **options)
-    for layer, head in np.ndindex(3, 4):
-        wanted = whole[layer, head] if (layer, head) in {(2, 3), (0, 1), (2, 0)} else np.full((1, 2, 2), np.nan)
-        np.testing.assert_allclose(some.scores.values[layer, head], wanted, atol=1e-6)
-    assert not some.provenance["interrupted"]
-
-
 @pytest.mark.slow
 def test_capitals_are_read_where_the_weights_say(model: mh.Model) -> None:
     capitals = mh.Relation("capitals", "Knowledge", mh.Relation.load("country_to_capital").pairs[:60])

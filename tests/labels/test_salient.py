@@ -12,7 +12,6 @@ import torch
 
 import mechheads as mh
 from mechheads.labels.salient import salient_operations
-from mechheads.limits import Limits
 from mechheads.prompts.encoding import token_strings
 from support.levels import few
 
@@ -62,12 +61,6 @@ def test_choices(loaded: Callable[[str], mh.Model], name: str, source: Any, norm
     model = loaded(name)
     found = salient_operations(model, "L2H1", n=4, top=3, source=source, norm=norm)
     check(found, plain_loop(model, 2, 1, 4, 3, source == "first_mlp", norm == "folded"))
-
-
-def test_in_parts_as_in_one(llama: mh.Model) -> None:
-    whole = salient_operations(llama, "L1H0")
-    parts = mh.settings(budget=Limits(run_tokens=7, logits=11 * llama.d_model))(salient_operations)(llama, "L1H0")
-    pd.testing.assert_frame_equal(parts, whole)
 
 
 def test_a_token_that_is_nothing_is_amplified_by_nothing(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:

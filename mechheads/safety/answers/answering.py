@@ -275,8 +275,8 @@ def is_verdict(answers: pd.DataFrame, condition: str, kind: str, verdict: str) -
 
 
 def _verdicts(answers: pd.DataFrame, condition: str, kind: str) -> np.ndarray:
-    asked = (answers["condition"] == condition) & ((answers["kind"] == kind) | (kind == "both"))
-    return answers["verdict"].to_numpy(dtype=object)[asked.to_numpy()]
+    rows = (answers["condition"] == condition) & ((answers["kind"] == kind) | (kind == "both"))
+    return answers["verdict"].to_numpy(dtype=object)[rows.to_numpy()]
 
 
 def judged(answers: pd.DataFrame) -> str:

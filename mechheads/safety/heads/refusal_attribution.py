@@ -132,6 +132,7 @@ def attribution_of(
         "ablation": list(parts),
         "epsilon": epsilons.pop() if len(epsilons) == 1 else None,
         **groups.about(),
+        "heads": "all" if job.heads is None else job.units,
         "openings": [list(opening) for opening in begins],
         **job.requests.about(model),
         "seed": seed,

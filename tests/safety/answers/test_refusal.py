@@ -204,17 +204,6 @@ def ctrl_c_is_caught(match: str = "interrupted") -> Iterator[None]:
         pytest.fail("Ctrl-C came through")
 
 
-def stopping(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """Ctrl-C in an intervention of the first condition, at its ``at``-th call, one a step."""
-    original, stop = mechheads.safety.answers.answering.generate_under, stopped_at(at, lambda z: z)
-
-    def generate_under(model: Any, prompts: Any, conditions: Any, *args: Any, **options: Any) -> list[Generated]:
-        first, *others = conditions
-        return original(model, prompts, [[*first, HeadChange(0, 0, "z", stop)], *others], *args, **options)
-
-    monkeypatch.setattr(mechheads.safety.answers.answering, "generate_under", generate_under)
-
-
 def refused(request: str, answer: str) -> Verdict:
     """A judge to whom every answer is a refusal."""
     return "refused"
@@ -235,23 +224,6 @@ def check_interrupted(part: mh.safety.RefusalTest, llama: mh.Model) -> None:
     assert len(part.answers) == 3 * (3 + 2)
 
 
-def test_ctrl_c_while_harmful_requests_are_answered(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    whole = short(llama)
-    assert whole.missing == () and whole.provenance["interrupted"] is False
-    stopping(monkeypatch, 3)
-    with ctrl_c_is_caught("of 15 answers are judged, and the loss on ordinary text is known for 0 of 3 conditions$"):
-        part = short(llama)
-    check_interrupted(part, llama)
-    assert part.missing == ("intact", "ablated", "random 1")
-    assert part.table.drop(columns="condition").isnull().all(axis=None)
-    judged = part.answers["verdict"].notnull()
-    assert part.answers.loc[judged, "answer"].tolist() == whole.answers.loc[judged, "answer"].tolist()
-    harmless = part.answers["kind"] == "harmless"
-    assert not judged[harmless].to_numpy().any()
-    assert set(part.answers.loc[harmless, "answer"]) == {""}
-    assert (part.answers.loc[~harmless, "answer"] != "").any()
-
-
 def complied(request: str, answer: str) -> str:
     return COMPLIED
 
@@ -268,28 +240,6 @@ def test_ctrl_c_while_answers_are_judged(llama: mh.Model):
     assert part.answers.loc[harmful, "answer"].tolist() == whole.answers.loc[harmful, "answer"].tolist()
     assert part.table["attack_success"].tolist()[:1] == [1.0]
     assert part.table["attack_success"].isnull().tolist() == [False, True, True]
-
-
-def test_ctrl_c_in_a_curve(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    whole = attack_curve(llama, HEADS, FEW, FEW_HARMLESS, **SHORT)
-    assert whole.missing == () and whole.provenance["interrupted"] is False
-    with ctrl_c_is_caught():  # one more than those of the model as it is and of one head of the ranking
-        answers = replace(BRIEF, judge=stopped_at(3 + 3 + 2, complied))
-        part = attack_curve(llama, HEADS, FEW, FEW_HARMLESS, **(SHORT | {"answers": answers}))
-    assert part.provenance["interrupted"] is True
-    assert part.table["score"].isnull().tolist() == [False, False, True, False, True, True]
-    assert part.table["over_refusal"].isnull().to_numpy().all()
-    assert part.missing == tuple(f"{which} {k}" for which in ("heads", "random 1") for k in range(3))
-    shown = " in share of answers, interrupted: heads 1.00 to 1.00, random 1.00 to 1.00; judged by complied>"
-    assert repr(part).endswith(shown)
-    own = {trace.name: trace for trace in part.plot().data if trace.name}["heads"]
-    np.testing.assert_array_equal(own.y, [1.0, 1.0, np.nan])
-    stopping(monkeypatch, 2)
-    with ctrl_c_is_caught():
-        early = attack_curve(llama, HEADS, FEW, FEW_HARMLESS, **SHORT)
-    assert early.table["score"].isnull().to_numpy().all()
-    assert repr(early).endswith(" in share of answers, interrupted: nothing is known>")
-    assert early._repr_html_() and early.plot()
 
 
 def test_harmless_requests_that_are_too_long_are_named_before_anything_is_written(

@@ -203,14 +203,6 @@ def test_it_says_where_there_is_no_refusal(llama: mh.Model, monkeypatch: pytest.
         refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
 
 
-def test_heads_left_out_are_missing(llama: mh.Model):
-    found = refusal_contribution(llama, HARMFUL, HARMLESS, heads=["L1H1", "L2H0"], **QUIET)
-    assert set(found.heads()) == {mh.HeadId(1, 1), mh.HeadId(2, 0)}
-    assert int(found.dataset["direct"].notnull().sum()) == 2
-    assert (found.unit, found.kind, found.name) == ("nats", "refusal_contribution", "Refusal Contribution, scaling")
-    assert bool(found.dataset["p_value"].notnull()[1, 1])
-
-
 def test_the_log_probability_of_an_opening_by_hand(llama: mh.Model):
     metric = OpeningLogProb((3, 7))
     logits = torch.randn(2, 2, llama.d_vocab, generator=torch.Generator().manual_seed(0))

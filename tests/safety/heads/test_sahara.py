@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from mechheads.limits import Limits
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import sahara
 from support import oracles, weight_surgery
-from support.ctrl_c import stopped_at
 from support.levels import few
 from support.rules import hooks_of, rule_of
 
@@ -192,17 +190,6 @@ def test_some_heads_only_and_no_random_ones(llama: mh.Model):
     assert "<table" in found._repr_html_()
     everything = sahara(llama, REQUESTS, 3, heads=["L0H1", "L2H3", "L1H0"], draws=1, **QUIET)
     assert len(everything.heads) == 3
-
-
-def test_ctrl_c_before_the_first_head(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    module = sys.modules[sahara.__module__]
-    monkeypatch.setattr(module, "fill", stopped_at(1, module.fill))
-    with pytest.warns(UserWarning, match="interrupted after 0 of 2 heads"):
-        nothing = sahara(llama, REQUESTS, 2, **QUIET)
-    assert (nothing.heads, len(nothing.table)) == ((), 0)
-    assert bool(nothing.trace.scores.isnull().all())
-    assert repr(nothing) == "<HeadGroup: interrupted before a head was found>"
-    assert nothing._repr_html_()
 
 
 @pytest.mark.parametrize(

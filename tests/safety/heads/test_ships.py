@@ -256,12 +256,6 @@ def test_values_are_never_negative_and_there_is_no_p(small: mh.Model):
         assert bool((found.scores <= found.dataset["ci_high"]).all())
 
 
-def test_heads_that_are_not_asked_for_are_left_out(llama: mh.Model):
-    some = safety_heads(llama, REQUESTS, heads=["L0H1", "L2H3"], **QUIET)
-    assert some.missing == ()  # nobody asked for the other ten
-    assert set(some.heads()) == {mh.HeadId(0, 1), mh.HeadId(2, 3)}
-
-
 def test_provenance_says_what_was_done(llama: mh.Model):
     found = safety_heads(llama, REQUESTS, 4, intervention=rule_of("scaling", epsilon=0.2), template="query", r=2)
     about = found.provenance
