@@ -47,19 +47,17 @@ class _Cell:
 
 
 class Bar(tqdm):
-    """A tqdm bar in a ``with`` block, with its own lock and without tqdm's monitor thread; the settings hide it.
-    In a notebook it is an output of its own that ends empty. It goes by no wall clock, which may jump back.
-    """
+    """A tqdm bar with its own lock, held in a ``with`` block, and no monitor thread; the settings hide it."""
 
     monitor_interval = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if not current().progress:
             kwargs["disable"] = True
-        elif in_notebook():
+        elif in_notebook():  # a widget that is saved would say 0% for ever, and text on stderr would leave a strip
             kwargs |= {"file": _Cell(), "leave": False}
         super().__init__(*args, **{"miniters": 1} | kwargs)
-        self._time = time.monotonic
+        self._time = time.monotonic  # after a jump of the clock, a bar would not be redrawn until it is there again
         self.start_t = self.last_print_t = self._time()
 
     def refresh(self, nolock: bool = False, lock_args: Any = None) -> None:

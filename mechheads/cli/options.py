@@ -91,7 +91,11 @@ def in_options(text: str, options: Mapping[str, str]) -> str:
         return text
     names = "|".join(sorted(known, key=len, reverse=True))
     unmistakable = "|".join(name for name in known if "_" in name) or "$^"
-    text = re.sub(rf"(?<![\w.(-])({names})=(?:\"([^\"]*)\"|'([^']*)'|([\w.+-]+))", _given(known), text)
+    text = re.sub(
+        rf"(?<![\w.(-])({names})=(?:\"([^\"]*)\"|'([^']*)'|([\w.+-]+))",
+        lambda found: f"{known[found[1]]} {''.join(filter(None, found.groups()[1:]))}",
+        text,
+    )
     before, after = (
         r"^|(?<=[;.:] )|(?<=\bleave )|(?<=\bwithout )",
         r" (?:is|are|has|contains|leave|out)\b|: |[ ,]'|[.,;]|$",
@@ -101,15 +105,6 @@ def in_options(text: str, options: Mapping[str, str]) -> str:
     first, *advice = re.split(r"(?<=[;.]) ", text)
     taken = [part for part in advice if not _PYTHON.search(part)]
     return " ".join([first, *taken]).rstrip(" ;,:.") if len(taken) < len(advice) else text
-
-
-def _given(known: Mapping[str, str]) -> Any:
-    """What puts an option and its value in the place of a keyword argument."""
-
-    def put(found: re.Match[str]) -> str:
-        return f"{known[found[1]]} {next(value for value in found.groups()[1:] if value is not None)}"
-
-    return put
 
 
 def fail(wrong: str, given: object, names: Sequence[str] = ()) -> typer.BadParameter:

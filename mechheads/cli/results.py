@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 PAGE = "index.html"
 _LEFT_OUT = 3
 """The exit code of a figure that lacks a model or a data set."""
-_ON_PAGES = 0.03
-"""The page of a result that grows is written again only if all writing of it takes at most this share of the time."""
 
 
 @dataclass
@@ -36,9 +33,6 @@ class Results:
     files: list[Path] = field(default_factory=list)
     interrupted: bool = False
     left_out: Sequence[str] = ()
-    _start: float = field(default_factory=time.perf_counter)
-    _pages: list[float] = field(default_factory=list)
-    _shown: Atlas | None = None
     _told: dict[str, str] = field(default_factory=dict)
 
     def of(self, study: Mapping[str, str]) -> None:
@@ -63,22 +57,14 @@ class Results:
             if found.interrupted:
                 raise KeyboardInterrupt
             raise ValueError("; ".join(["there is no result", *found.notes]))
-        if self._shown is not found or found.interrupted:
-            self._save(found, write_page)
-        self.tell(found)
+        self.grow(found, write_page)
         self.lines += found.notes
         self.interrupted = found.interrupted
 
     def grow(self, found: Atlas, write_page: Callable[[Any, Path], Path]) -> None:
-        """Save what an atlas has so far, so that a kill loses little; its page only if that is quick."""
+        """Print and save what an atlas has so far, with its page, so that a kill loses little."""
         self.tell(found)
-        start, self._shown = time.perf_counter(), None
-        if self._pages and sum(self._pages) + self._pages[-1] > _ON_PAGES * (start - self._start):
-            found.save(self.out)
-            return
-        self._save(found, write_page)
-        self._pages.append(time.perf_counter() - start)
-        self._shown = found
+        self.files = [*found.save(self.out), write_page(found, self.out / PAGE)]
 
     def tell(self, found: Atlas) -> None:
         """Print the table of each question that has changed since it was printed."""
@@ -87,19 +73,10 @@ class Results:
                 typer.echo(f"{text}\n")
                 self._told[question.key] = text
 
-    def _save(self, found: Atlas, write_page: Callable[[Any, Path], Path]) -> None:
-        self.files = found.save(self.out)
-        self.write(PAGE, partial(write_page, found))
-
     def draw(self, made: PaperFigure) -> None:
         """Show the tables of a figure, and what it wrote."""
         self.lines, self.files, self.interrupted = str(made).splitlines(), list(made.files), made.interrupted
         self.left_out = made.left_out
-
-    def write(self, name: str, save: Callable[[Path], object]) -> None:
-        """Write a file by a function that takes its path."""
-        save(self.out / name)
-        self.files.append(self.out / name)
 
     def finish(self, ledger: str) -> None:
         """Remove the ledger of the command's work if all of it is done."""

@@ -70,10 +70,7 @@ def relation_task(model: Model, relation: RelationLike, *, shots: int = 4, n: in
 def induction_task(model: Model, *, patterns: Sequence[str] = PATTERNS, n: int = _DEFAULT_N, seed: int = 0) -> Task:
     """A task of word patterns after four examples; the target is the last word of ``x^y^x`` (ABA) or ``x^y^y`` (ABB).
 
-    A prompt has ten different words, each one token with its leading space, from the first 1,000 lower-case words
-    of the model's vocabulary: two in each of four examples, one example per line, and two in the question.
-    Items alternate between the patterns. Tasks with the same seed and different patterns use the same words, item by
-    item, so they can be the two variants of ``contrast_gates``.
+    Tasks of one seed have the same ten words item by item, so they can be the two variants of ``contrast_gates``.
     """
     if isinstance(patterns, str) or not len(patterns) or not set(patterns) <= set(PATTERNS):
         raise ValueError(f'patterns is {patterns!r}; give a list of "ABA", "ABB" or both')

@@ -91,21 +91,14 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class _Allowed:
-    """What an annotation allows.
-
-    Attributes:
-        names, bounds, whole: choices, and the bounds of a number.
-        kinds: classes. A text such as "no" would count as True, so a flag takes none.
-        lists: lists and dicts. Unless there are choices too, a function says itself what it takes as one.
-        anything: what is neither a text nor a choice is not checked.
-    """
+    """What an annotation allows: choices, a number within bounds, classes, lists; or anything."""
 
     names: tuple[Any, ...] = ()
     bounds: Within | None = None
     whole: bool = False
-    kinds: tuple[type, ...] = ()
-    lists: tuple[type, ...] = ()
-    anything: bool = False
+    kinds: tuple[type, ...] = ()  # a text such as "no" would count as True, so a flag takes none
+    lists: tuple[type, ...] = ()  # unless there are choices too, a function says itself what it takes as one
+    anything: bool = False  # what is neither a text nor a choice is not checked
 
     @classmethod
     def read(cls, annotation: Any) -> _Allowed:

@@ -93,11 +93,11 @@ def _in_template(model: Model, requests: Sequence[str] | Prompts, template: Temp
 
 @dataclass(frozen=True)
 class Side:
-    """Requests in their template, named or "prompts as given"; ``texts`` are without it, for judges."""
+    """Requests as a model gets them, resolved once from what a user gives."""
 
     prompts: Prompts
-    template: str
-    texts: tuple[str, ...]
+    template: str  # or "prompts as given"
+    texts: tuple[str, ...]  # without the template, for people and judges
 
     @classmethod
     def of(
