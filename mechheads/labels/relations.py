@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from textwrap import shorten
@@ -22,17 +22,6 @@ from mechheads.messages.notices import Wrapped
 _NOT_GIVEN = "not given"
 _SHOWN = 160
 """So many characters of a source are shown."""
-_FIELDS: dict[str, tuple[Any, str]] = {
-    "name": (str, "text"),
-    "category": (str | None, "text or null"),
-    "pairs": (list, "a list"),
-    "source": (str, "text"),
-    "copying": (bool, "true or false"),
-    "few_shot": (list, "a list"),
-    "zero_shot": (list, "a list"),
-    "rivals": (list, "a list"),
-}
-"""The fields of the object in a relation's file."""
 
 
 @dataclass(frozen=True)
@@ -140,14 +129,13 @@ class Relation(Wrapped):
         object.__setattr__(self, "pairs", pairs)
         for kind in ("few_shot", "zero_shot"):
             templates = getattr(self, kind)
-            if isinstance(templates, str) or not all(isinstance(template, str) for template in templates):
+            listed = isinstance(templates, Sequence) and not isinstance(templates, str)
+            if not listed or not all(isinstance(template, str) for template in templates):
                 raise ValueError(f"{kind} of relation {self.name!r} must be a list of templates, not {templates!r}")
             for template in templates:
                 _check_template(template, kind, self.name)
             object.__setattr__(self, kind, tuple(templates))
-        if isinstance(self.rivals, str):
-            raise ValueError(f"rivals of relation {self.name!r} must be a list, such as [{self.rivals!r}]")
-        for rival in self.rivals:
+        for rival in entries(self.rivals, "rivals", "relations"):
             _check_rival(rival, self.name)
         object.__setattr__(self, "rivals", tuple(self.rivals))
 
@@ -168,8 +156,12 @@ class Relation(Wrapped):
         >>> Relation.load("country_to_capital").pairs[0]
         ('Afghanistan', 'Kabul')
         """
-        replaced = {"category": category, "copying": copying}
-        return cls(**_found(name_or_path) | {name: value for name, value in replaced.items() if value is not None})
+        found, replaced = _found(name_or_path), {"category": category, "copying": copying}
+        try:
+            loaded = cls(**found)
+        except ValueError as error:
+            raise ValueError(f"{name_or_path} is not a relation: {error}") from error
+        return replace(loaded, **{name: value for name, value in replaced.items() if value is not None})
 
     @classmethod
     @checked
@@ -292,7 +284,7 @@ def _relations_of(given: Any) -> list[Relation]:
     if isinstance(given, Relation):
         return [given]
     if isinstance(given, (str, Path)):
-        return [Relation(**_found(given))]
+        return [Relation.load(given)]
     if isinstance(given, Mapping):
         for name, pairs in given.items():
             if not isinstance(pairs, (Mapping, list, tuple)):
@@ -318,14 +310,12 @@ def _found(name_or_path: str | Path) -> dict[str, Any]:
             f"{did_you_mean(str(name_or_path), known)} Or {_BY_NAME}"
         )
     found = read_json(file) if file.suffix.lower() == ".json" else None
-    if not isinstance(found, dict) or not {"name", "pairs"} <= found.keys() <= _FIELDS.keys():
+    if not isinstance(found, dict) or not {"name", "pairs"} <= found.keys() <= Relation.__dataclass_fields__.keys():
         raise ValueError(f"{file} is not a relation: {_of_another_kind(file, found)}")
-    for key, value in found.items():
-        kind, called = _FIELDS[key]
-        if not isinstance(value, kind):
-            raise ValueError(f"{file} is not a relation: {key} must be {called}, but is {str(value)[:50]!r}")
-    pairs = [[cell_text(word) for word in pair] if isinstance(pair, list) else pair for pair in found["pairs"]]
-    return found | {"pairs": pairs}
+    pairs = found["pairs"]
+    if isinstance(pairs, list):
+        pairs = [[cell_text(word) for word in pair] if isinstance(pair, list) else pair for pair in pairs]
+    return {name: value for name, value in found.items() if value is not None} | {"pairs": pairs}
 
 
 def _of_another_kind(file: Path, found: Any) -> str:

@@ -255,10 +255,11 @@ PLAIN = {"name": "n", "category": None, "pairs": [["a", "b"]]}
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (json.dumps(PLAIN | {"name": 3}), "name must be text, but is '3'"),
-        (json.dumps(PLAIN | {"category": ["Sight"]}), r"category must be text or null, but is \"\['Sight'\]\""),
-        (json.dumps(PLAIN | {"pairs": "cat hat"}), "pairs must be a list, but is 'cat hat'"),
-        (json.dumps(PLAIN | {"copying": "no"}), "copying must be true or false, but is 'no'"),
+        (json.dumps(PLAIN | {"name": 3}), "name is 3; give a text"),
+        (json.dumps(PLAIN | {"category": ["Sight"]}), "category of relation 'n' is a list; give a name"),
+        (json.dumps(PLAIN | {"pairs": "cat hat"}), "pairs must be a list of pairs of words, got one string"),
+        (json.dumps(PLAIN | {"copying": "no"}), "copying is 'no'; give True or False"),
+        (json.dumps(PLAIN | {"zero_shot": 3}), "zero_shot of relation 'n' must be a list of templates, not 3"),
         ('{"hot": "cold"}', r"it must be .* \"name\" and \"pairs\"; .* It is a dict with the keys 'hot'"),
         ('{"name": "n", "category": "c", "pair": []}', "it must be a JSON file of one object"),
         (
