@@ -106,7 +106,6 @@ class Evaluator:
         self._tokens, self._vocab = _answer_vocab(base.tokens) if few else (base.tokens, None)
         self.columns = self.reading.width if self._vocab is None else len(self._vocab)
         self._logits_a_prompt = self.at.shape[1] * self.columns
-        self._memory: Tensor | None = None
         self.base_states = self.reading.values(base, self.at, limits)
         step = max(1, self._limits.logits_at_once // self._logits_a_prompt)
         self._rows = [slice(start, start + step) for start in range(0, len(self.mask), step)]
@@ -144,12 +143,9 @@ class Evaluator:
             base = self._read(self.base_states[rows]) if self._kept is None else self._kept
             tokens, mask = self._tokens.rows(rows), self.mask[rows]
             copies = min(len(final), max(1, self._limits.logits_at_once // (len(mask) * self._logits_a_prompt)))
-            unembeds = self.reading.activation is None and self._vocab is None
-            if unembeds and (self._memory is None or len(self._memory) < copies * mask.numel()):
-                self._memory = self.model.backend.logit_memory(copies * mask.numel())
             values, shared = [], self._shared.setdefault(rows.start, {}) if len(self._rows) == 1 else {}
             for some in final[:, rows].split(copies):
-                values.append(self._of_copies(self._read(some, self._memory), base, tokens, mask, shared).double())
+                values.append(self._of_copies(self._read(some), base, tokens, mask, shared).double())
             parts.append(torch.cat(values))
         return torch.cat(parts, dim=1)
 
@@ -189,12 +185,10 @@ class Evaluator:
             )
         return distance
 
-    def _read(
-        self, states: Float[Tensor, "*copy prompt position d"], into: Tensor | None = None
-    ) -> Float[Tensor, "*copy prompt position width"]:
+    def _read(self, states: Float[Tensor, "*copy prompt position d"]) -> Float[Tensor, "*copy prompt position width"]:
         """The logits of final states, or a head's pattern or z, in float32 or wider."""
         if self.reading.activation is None:
-            return self.model.backend.unembed(states, into, self._vocab)
+            return self.model.backend.unembed(states, self._vocab)
         return states.to(torch.promote_types(states.dtype, torch.float32), copy=True)
 
 

@@ -415,28 +415,17 @@ class Backend(ABC):
         return weight.to(wide), bias.to(wide) if bias.any() else None
 
     def unembed(
-        self,
-        final: Float[Tensor, "*batch d_model"],
-        into: Float[Tensor, "rows d_vocab"] | None = None,
-        tokens: Int[Tensor, " some"] | None = None,
+        self, final: Float[Tensor, "*batch d_model"], tokens: Int[Tensor, " some"] | None = None
     ) -> Float[Tensor, "*batch d_vocab"]:
         """The logits of states after the final norm, in float32 even if the model is in half precision.
-
-        ``into`` is memory to write to; ``tokens`` are those whose logits are computed, by default all.
-        """
+        ``tokens`` are those whose logits are computed, by default all."""
         weight, bias = self._unembedding
         if tokens is not None:
             tokens = moved(tokens, weight.device)
             weight, bias = weight[:, tokens], None if bias is None else bias[tokens]
         flat = moved(final.reshape(-1, final.shape[-1]), weight.device).to(weight.dtype)
-        logits = torch.mm(flat, weight, out=None if into is None else into[: len(flat)])
-        logits = logits.view(*final.shape[:-1], -1)
+        logits = (flat @ weight).view(*final.shape[:-1], -1)
         return moved(self.transform_logits(logits if bias is None else logits + bias), self.devices.home)
-
-    def logit_memory(self, rows: int) -> Float[Tensor, "rows d_vocab"]:
-        """Memory that ``unembed`` can write to."""
-        weight = self._unembedding[0]
-        return weight.new_empty(rows, weight.shape[1])
 
     @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
