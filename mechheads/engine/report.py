@@ -20,9 +20,10 @@ from mechheads.metrics.base import MetricInfo, name_of, read_positions
 from mechheads.model.parts import moved
 from mechheads.prompts.encoding import single_token, token_strings
 from mechheads.results.dataset import Label
-from mechheads.results.kinds import kind_of, titled
+from mechheads.results.kinds import kind_of
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
+from mechheads.results.shown import titled
 from mechheads.results.stats import rounding_of
 
 

@@ -9,17 +9,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Int, UInt8
+from jaxtyping import Bool, UInt8
 
 from mechheads.behaviour.examples import PARTS, HeadExamples
 from mechheads.explorer import contract
 from mechheads.explorer.encode import plain
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
-from mechheads.results.about import carrying_prompts, has_null, kind_name, label_of
+from mechheads.results.about import has_null, kind_name, label_of
 from mechheads.results.dataset import RANGE
-from mechheads.results.kinds import GROUPS, kind_of, shortened
+from mechheads.results.kinds import QuestionKind, kind_of
 from mechheads.results.scores import HeadScores
+from mechheads.results.shown import shortened
 from mechheads.studies.answers import Question, card_rows, question_of
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns
@@ -213,16 +214,10 @@ class _Effect:
     has: Bool[np.ndarray, "layer head"]
     own: bool = False
 
-    @cached_property
-    def _carried(self) -> Int[np.ndarray, "layer head"]:
-        return carrying_prompts(self.scores)
-
     def of(self, head: HeadId) -> contract.Effect:
         """The effect of one head."""
-        carried = self._carried[head.layer, head.head]
-        meaning = self.meaning if carried < 0 else f"{self.meaning} One prompt carries it: number {carried + 1}."
         numbers = _numbers(self.scores, (head.layer, head.head), _STATISTICS | _VALUES)
-        return contract.Effect(name=self.name, title=self.title, unit=self.scores.unit, meaning=meaning, **numbers)
+        return contract.Effect(name=self.name, title=self.title, unit=self.scores.unit, meaning=self.meaning, **numbers)
 
 
 def _effects(parts: Parts) -> list[_Effect]:
@@ -368,6 +363,40 @@ def _comes_later(receiver: str, head: HeadId) -> bool:
     return not way or HeadId.parse(name).layer > head.layer
 
 
+GROUPS: dict[QuestionKind, str] = {
+    "prompts": "In tasks",
+    "requests": "In refusals",
+    "task": "Roles",
+    "text": "On text",
+    "weights": "By weights",
+}
+"""The headings under which columns stand, by what the scores are evidence about."""
+_PATH = "The effect of one path from the head to a receiver, if all other heads keep their values."
+_OF_PAIRS = "The share of a relation's pairs whose target is among the strongest outputs of the head, "
+_GATE = "How far the gate of the head holds its role after the fits."
+MEANINGS = {
+    "activation_patch": "The effect of one head's activation from the other run.",
+    "path_patch": _PATH,
+    "path_matrix": _PATH,
+    "attribution": "An estimate, from gradients, of the effect of patching one head.",
+    "ablate": "The effect of replacing one head's output.",
+    "profile": "The share of attention, on ordinary text, that goes to such tokens.",
+    "logit_attribution": "What the head itself adds to the logits of the answer, with the final norm frozen.",
+    "attention_part": "What the head itself adds to the score before softmax, with the norms frozen.",
+    "relations": f"{_OF_PAIRS}by its weights.",
+    "dynamic_relations": f"{_OF_PAIRS}in context.",
+    "labels": "The share of the best relation's pairs that the weights of the head map from source to target.",
+    "ships": "The KL divergence of the next token's distribution after a request from that without the head.",
+    "ships_contrast": "The logarithm of Ships after a request, less that of Ships after its harmless look-alike.",
+    "generalized_ships": "The angle by which the states of all requests turn without the head.",
+    "sahara": "How far the states of all requests turn if this head is ablated beside those that were chosen before.",
+    "refusal_contribution": "How far the head raises the beginning of a refusal.",
+    "refusal_attribution": "An estimate, from gradients, of how far refusals depend on the head.",
+    "gates": _GATE,
+    "roles": _GATE,
+    "retrieval": "What the head writes to an answer from its place in the prompt, less what it writes from others.",
+}
+"""What each kind of scores measures."""
 GENERALIZED = "generalized_"
 YOUR_OWN = "Your own"
 
@@ -425,7 +454,7 @@ def known_columns(atlas: Atlas) -> dict[str, About]:
             least = np.nanmin(scores.dataset[kind or "score"].values, initial=0.0)
             found[column] = About(
                 shortened(own[name].label) if mine and not kind else label_of(scores, kind),
-                about.meaning or "Scores of your own.",
+                MEANINGS.get(kind or kind_name(scores), "Scores of your own."),
                 about.unit if kind else scores.unit,
                 YOUR_OWN if mine else GROUPS[about.question],
                 keys[name],

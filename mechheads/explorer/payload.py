@@ -21,7 +21,6 @@ from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
 from mechheads.limits import without_collecting
 from mechheads.results.about import kind_name
-from mechheads.results.kinds import kind_of
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import tidy
 from mechheads.results.tables import Curves, TableResult, is_random
@@ -150,6 +149,17 @@ def _model(parts: Parts, name: str, more: Mapping[str, TableResult], folder: Pat
     }
 
 
+_CAUTIONS = {
+    "activation_patch": "Patching is about these prompts: a head without an effect may matter in others, or have a "
+    "backup.",
+    "attribution": "Attribution patching is an estimate: where a head saturates, its effect can be far from it.",
+    "ablate": "Other heads can stand in for one that is ablated: little change does not say that it does nothing.",
+    "profile": "Attention is not importance: what a head attends to most it may not move at all.",
+    "labels": "A category is about weights and single tokens, not about what the head does in context.",
+    "ships": "Ships counts any change of the answer, not only changes of refusing; look-alikes are its control.",
+    "roles": "Roles come from short fits, and the three from the same gates.",
+}
+"""What may not be concluded from scores of a kind."""
 _ALWAYS = (
     "Intervals are of single heads. Among hundreds of heads some look special by chance, so prefer family p.",
     "Every number holds for this model, these texts and these prompts.",
@@ -159,7 +169,7 @@ _ALWAYS = (
 def _cautions(results: Iterable[HeadScores | TableResult]) -> list[str]:
     """The fixed texts of what may not be concluded from some results."""
     kinds = [kind_name(result) for result in results if isinstance(result, HeadScores)]
-    return [*dict.fromkeys(text for kind in kinds if (text := kind_of(kind).caution)), *(_ALWAYS if kinds else ())]
+    return [*dict.fromkeys(_CAUTIONS[kind] for kind in kinds if kind in _CAUTIONS), *(_ALWAYS if kinds else ())]
 
 
 def _citation(results: Iterable[HeadScores | TableResult]) -> str:

@@ -120,9 +120,7 @@ class Roles(TableResult, Mapping[str, HeadScores]):
             always, in_some = self.always(), self.any()
         except ValueError as error:
             return pd.DataFrame(), [str(error)]
-        notes = [
-            f"{role}: {always[role]:.0%} of heads reach 0.5 in every seed, {in_some[role]:.0%} in some" for role in self
-        ]
+        notes = [f"{role}: always {always[role]:.0%}, any {in_some[role]:.0%}" for role in self]
         return self.to_dataframe().nlargest(10, ROLES[0]), [*notes, f"The ten with the largest {ROLES[0]}:"]
 
 

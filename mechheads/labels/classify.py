@@ -273,8 +273,8 @@ def label_heads(
             "verdict": (_DIMS, text_array(verdict)),
         },
     )
-    for sentence in limits:
-        warn(sentence)
+    for note in limits:
+        warn(note)
     data = labels.dataset.assign(q_value=(_DIMS, q_value)).assign_coords(relation=scores.dataset["relation"])
     return HeadLabels(data.assign(_table_columns(scores, causal, found, acts, category_of)))
 
@@ -288,22 +288,14 @@ def _categories(scores: HeadScores) -> list[str]:
 
 
 def _limits(scores: HeadScores) -> tuple[np.ndarray, list[str]]:
-    """Which relations have too few pairs for a label [relation], and what these labels cannot say, in sentences."""
+    """Which relations have too few pairs for a label [relation], and a note of these and of those without category."""
     names, categories = (scores.dataset[name].values.tolist() for name in ("relation", "relation_category"))
     least = scores.provenance.get("min_pairs") or LEAST_PAIRS
     n_pairs = scores.dataset["n_pairs"].values if "n_pairs" in scores.dataset else np.full(len(names), least)
     few = {name: int(n) for name, n in zip(names, n_pairs, strict=True) if n < least}
-    limits = [
-        f"no head is labelled for {name!r}, which has {n} pair{'s' * (n != 1)}: a label needs {least}; "
-        f"relation_scores(..., min_pairs={n}) allows fewer"
-        for name, n in few.items()
-    ]
-    limits += [
-        f"{name!r} has no category, so its heads are labelled with its name, which says nothing of the kind of relation"
-        for name, category in zip(names, categories, strict=True)
-        if not category and name not in few
-    ]
-    return n_pairs < least, limits
+    bare = [name for name, category in zip(names, categories, strict=True) if not category and name not in few]
+    limits = [f"too few pairs for a label (min_pairs={least}): {name} {n}" for name, n in few.items()]
+    return n_pairs < least, [*limits, *(f"no category, the label is the relation: {name}" for name in bare)]
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,10 @@ from mechheads.model.model import Model
 from mechheads.patching.activation import Direction, base_of
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.bounded import bounded_interval
-from mechheads.results.kinds import KINDS, titled
+from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
+from mechheads.results.shown import titled
 from mechheads.results.stats import (
     LEAST_CLUSTERS,
     clustered_interval,
@@ -213,11 +214,10 @@ class Faithfulness(TableResult):
     def __repr__(self) -> str:
         mean = self.table[["full", "circuit", "no heads"]].mean()
         few = len(set(self.table["cluster"])) < LEAST_CLUSTERS
-        ends = "too few clusters for an interval" if few else f"{self.ci_low:.3g} to {self.ci_high:.3g}"
+        ends = "too few" if few else f"{self.ci_low:.3g} to {self.ci_high:.3g}"
         return (
-            f"<Faithfulness {self.score:.3g} ({ends}) of {len(self.heads)} heads, the "
-            f"others ablated by {self.ablation}: {self.metric} {mean['circuit']:.3g}, full model {mean['full']:.3g}, "
-            f"no heads {mean['no heads']:.3g}>"
+            f"<Faithfulness {self.score:.3g} ({ends}), {len(self.heads)} heads, ablation {self.ablation}, "
+            f"{self.metric}: circuit {mean['circuit']:.3g}, full {mean['full']:.3g}, no heads {mean['no heads']:.3g}>"
         )
 
 

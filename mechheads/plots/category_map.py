@@ -30,11 +30,6 @@ if TYPE_CHECKING:
     from mechheads.results.scores import HeadScores
 
 
-_READ = {
-    "embedding": ", reads the embedding",
-    "first_mlp": ", reads the first MLP's output",
-    "carried": ", reads the token's residual stream",
-}
 _FRAME: dict[str, Any] = FRAME | {"ticks": "outside"}
 _PANEL_WIDTH, _PANEL_HEIGHT, _GAP_ACROSS, _GAP_DOWN, _WIDEST = 520, 340, 62, 84, 1100
 _LINE = 20
@@ -250,10 +245,10 @@ def _hover(labels: HeadScores) -> list[list[str]]:
 
     def line(layer: int, head: int, i: int) -> str:
         score, low, high, p_family, q, relation = (array[layer, head, i] for array in data.values())
-        verb = "suppresses " if suppresses[layer, head, i] else ""
+        sign = "suppresses " if suppresses[layer, head, i] else ""
         tests = "".join(f", {each}" for each in chances(p_family, q))
-        read = _READ.get(str(readings[layer, head, i]), "") if readings is not None else ""
-        return f"{names[i]}: {verb}{plain(str(relation))}, φ = {score:.2f}{interval(low, high)}{tests}{read}"
+        read = f", reading {readings[layer, head, i]}" if readings is not None and readings[layer, head, i] else ""
+        return f"{names[i]}: {sign}{plain(str(relation))}, φ = {score:.2f}{interval(low, high)}{tests}{read}"
 
     def one(layer: int, head: int) -> str:
         scores = data["score"][layer, head]

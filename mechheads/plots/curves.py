@@ -255,15 +255,15 @@ def _traces(curves: Curves, style: _Style, where: str) -> list[go.Scatter]:
     table = curves.table
     random: Any = table[table["which"].map(is_random)]
     lines = {str(which): rows for which, rows in table.groupby("which", sort=False) if not is_random(which)}
-    counted, bands, drawn = _counted(curves), [], []
+    bands, drawn = [], []
     if n := random["which"].nunique():
         name = f"random orders, {n} draw{'s' * (n != 1)}"
         by_size = random.drop(columns="which").groupby("k")
         draws = by_size.mean().assign(low=by_size["score"].min(), high=by_size["score"].max()).reset_index()
         x, form = draws["k"].to_numpy(), style.form
         texts = [
-            f"<b>{name}</b>, {where}<br>{_set(row['k'], counted, style)}<br>{style.y} {row['score']:{form}}, "
-            f"{row['low']:{form}} to {row['high']:{form}} over draws{_others(row, form, ('low', 'high'))}"
+            f"<b>{name}</b>, {where}<br>k {row['k']}<br>{style.y} {row['score']:{form}}<br>"
+            f"draws {row['low']:{form}} to {row['high']:{form}}{_others(row, form, ('low', 'high'))}"
             for row in draws.to_dict("records")
         ]
         bands.append(_band(x, draws["low"], draws["high"], _RANDOM_BAND, name))
@@ -287,24 +287,20 @@ def _texts(curves: Curves, which: str, rows: Any, style: _Style, where: str) -> 
     order = () if curves.provenance.get("over") == "seeds" else curves.order.get(which, ())
     texts = []
     for row in rows.to_dict("records"):
-        last = f", the last {order[row['k'] - 1]}" if order and row["k"] else ""
+        last = f", head {order[row['k'] - 1]}" if order and row["k"] else ""
         ends = interval(row["ci_low"], row["ci_high"], style.form)
         texts.append(
-            f"<b>{plain(_named(curves, which))}</b>, {where}<br>{_set(row['k'], _counted(curves), style)}{last}<br>"
+            f"<b>{plain(_named(curves, which))}</b>, {where}<br>k {row['k']}{last}<br>"
             f"{style.y} {row['score']:{style.form}}{ends}{_others(row, style.form)}"
         )
     return texts
-
-
-def _set(k: int, counted: str, style: _Style) -> str:
-    return f"{k} {counted}{'s' * (k != 1)} {style.done}" if k else f"no {counted} {style.done}"
 
 
 def _others(row: dict[str, Any], form: str, shown: Sequence[str] = ()) -> str:
     """What else is known of a point, a line for each."""
     others = {name: value for name, value in row.items() if name not in (*_POINTS, *shown)}
     return "".join(
-        f"<br>{name.replace('_', ' ')} {format(value, form) if isfinite(value) else 'not known'}"
+        f"<br>{name.replace('_', ' ')} {format(value, form) if isfinite(value) else ''}"
         for name, value in others.items()
     )
 

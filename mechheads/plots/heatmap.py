@@ -29,8 +29,9 @@ from mechheads.plots.parts import (
 )
 from mechheads.results.about import n_prompts
 from mechheads.results.dataset import RANGE, STATISTICS
-from mechheads.results.kinds import heading, sample_of
+from mechheads.results.kinds import sample_of
 from mechheads.results.scores import HeadScores
+from mechheads.results.shown import heading
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -312,7 +313,7 @@ def path_map(
         receivers,
         {
             "x": "receiver",
-            "y": "sender" if len(senders) == measured else f"sender: the {len(senders)} strongest of {measured}",
+            "y": "sender" if len(senders) == measured else f"sender ({len(senders)} of {measured})",
             "colours": scores.unit,
             "dots": _DOTS,
             "title": heading(scores.name) if title is None else title,

@@ -12,7 +12,7 @@ import numpy as np
 
 from mechheads.messages.arguments import check_at_least
 from mechheads.plots.parts import FRAME, Panels, Theme, colour_axis, count_ticks, figure_title, plain, themed
-from mechheads.results.kinds import refused_of, refuses
+from mechheads.results.about import refused_of
 from mechheads.results.shown import ranks
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ def safety_map(
     Args:
         scores: the result of ``mh.safety_heads`` for one ablation, or a list of results for several.
         k: the number of heads from each result; by default, the ``k`` given to ``mh.safety_heads``.
-        title: the title; by default, the model's ``k`` safety heads if it was seen to refuse
-            (``provenance["refused"]``), otherwise its heads with the largest score.
+        title: the title; by default, the score, the model, and how many requests it refused.
         theme: ``"light"`` or ``"dark"``.
 
     Raises:
@@ -83,7 +82,7 @@ def safety_map(
     series = [Series(names[a], names[a], names[a], one, _top(one, k)) for a, one in by_ablation.items()]
     every = list(by_ablation.values())
     if title is None:
-        title = f"{heads_title(every, k)} of {model}{_counted(every)}"
+        title = f"{heads_title(every)} of {model}{_counted(every)}"
     return themed(_draw({"": series}, symbols, title), theme)
 
 
@@ -106,8 +105,7 @@ def safety_grid(
     Args:
         panels: for each panel and series, the result of ``mh.safety_heads``; names of ablations are written out.
         k: the number of heads from each series; by default, the ``k`` given to ``mh.safety_heads``.
-        title: the title; by default, that these are safety heads if all models were seen to refuse, otherwise that
-            they are the heads with the largest score.
+        title: the title; by default, the score.
         columns: the number of panels side by side, such as the number of sets of requests for each model; fewer if
             they do not fit. By default, as many as fit.
         theme: ``"light"`` or ``"dark"``.
@@ -144,17 +142,15 @@ def safety_grid(
             for name, one in scores.items()
         ]
     if title is None:
-        title = heads_title([one for panel in panels.values() for one in panel.values()], k)
+        title = heads_title([one for panel in panels.values() for one in panel.values()])
     symbols = dict(zip(names, SYMBOLS, strict=False))
     return themed(_draw(drawn, symbols, title, columns), theme)
 
 
-def heads_title(scores: Sequence[HeadScores], k: int | None = None) -> str:
-    """What the first heads are: safety heads if every model was seen to refuse, otherwise only the first by a score."""
+def heads_title(scores: Sequence[HeadScores]) -> str:
+    """The scores by which the heads are the first."""
     units = {one.provenance.get("unit", "head") for one in scores}
     unit = units.pop() if len(units) == 1 else "head or group"
-    if all(refuses(one.provenance.get("refused")) for one in scores):
-        return f"Top {max(len(_top(one, k)) for one in scores)} safety {unit}s"
     ranked = dict.fromkeys(SCORES[one.provenance.get("score", "ships")][0] for one in scores)
     return f"{unit.capitalize()}s with the largest {' or '.join(ranked)}"
 
@@ -415,13 +411,13 @@ def _describe(series: Series, rank: int, row: Mapping[Any, Any]) -> str:
         if ends[0] in row:
             lines.append(_number(*SCORES[score], *(row[end] for end in ends), level=scores.level))
     if isfinite(row.get("in_top", np.nan)):
-        lines.append(f"in the top {scores.provenance['k']} of {row['in_top']:.0%} of resamples")
+        lines.append(f"in_top ({scores.provenance['k']}) {row['in_top']:.2f}")
     return "<br>".join(lines)
 
 
 def _number(name: str, unit: str, value: float, low: float, high: float, *, level: float | None) -> str:
     if not isfinite(value):
-        return f"{name} not defined"
+        return name
     text = f"{name} {value:.4g} {unit}"
     if not (isfinite(low) and isfinite(high)):
         return text

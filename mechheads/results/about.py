@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
-from mechheads.results.kinds import kind_of, shortened, titled
+from mechheads.results.kinds import kind_of
 from mechheads.results.scores import HeadScores
+from mechheads.results.shown import shortened, titled
 from mechheads.results.stats import carried_by
 
 ASKED = {"pairs": "the capital", "requests": "harmful requests", "task": "naming the capital"}
 """What the questions of the package are about, as ``Atlas.asked`` says it."""
+LEAST_REFUSAL = 0.1
+"""A model that refuses a smaller share of harmful requests counts as not refusing; of openings with a smaller mean
+probability there is a warning."""
 LEAST_CLUSTERS_TESTED = 6
 """The fewest clusters with which one head can have a family p of 0.05: 2 / 2**6 = 0.031."""
 _ROLES = ("facilitation", "interference", "irrelevance")
@@ -25,17 +31,7 @@ def kind_name(scores: HeadScores) -> str:
 
 
 def label_of(scores: HeadScores, kind: str = "") -> str:
-    """What scores are called: by their kind and what was chosen in the call, or by their own name.
-
-    Args:
-        kind: that of other numbers that stand beside the scores.
-
-    >>> about = {"ablation": "scaling", "score": "ships"}
-    >>> ships = HeadScores.from_scores(np.ones((1, 2)), name="x", kind="safety", provenance=about)
-    >>> from mechheads.results.about import label_of
-    >>> label_of(ships)
-    'Ships, scaling'
-    """
+    """What scores are called: by their kind, or that of numbers beside them, and what was chosen, or by their name."""
     name, about = kind or kind_name(scores), scores.provenance
     selected, receivers, role = about.get("selected"), about.get("receivers"), scores.name.partition(",")[0]
     chosen = {dim: str(label) for dim, label in selected.items()} if isinstance(selected, dict) else {}
@@ -79,13 +75,20 @@ def carrying_prompts(scores: HeadScores) -> Int[np.ndarray, "layer head"]:
     """The prompt whose cluster alone carries a head's score: without it, the score halves or has the other sign.
 
     -1 if there is no such prompt, or the scores are no means over prompts for each head.
-
-    >>> values = np.array([[[0.1, 0.0, 6.0, 0.1], [1.0, 2.0, 1.5, 1.0]]])
-    >>> scores = HeadScores.from_values(values, name="effect", unit="logits", kind="demo")
-    >>> from mechheads.results.about import carrying_prompts
-    >>> carrying_prompts(scores).tolist()
-    [[2, -1]]
     """
     if scores.values is None or scores.extra_dims:
         return np.full((scores.n_layers, scores.n_heads), -1)
     return carried_by(scores.values.values, scores.dataset["cluster"].values)
+
+
+def refuses(refused: Mapping[str, Any] | None) -> bool | None:
+    """Whether a model refuses enough to speak of refusals, by ``provenance["refused"]``; None if nothing was judged."""
+    return None if refused is None or not refused["of"] else refused["n"] >= LEAST_REFUSAL * refused["of"]
+
+
+def refused_of(refused: Mapping[str, Any] | None) -> str:
+    """How many requests a model refused, such as "refused 0 of 8, 2 not judged"; empty if nothing was asked."""
+    if refused is None:
+        return ""
+    unjudged = refused.get("unjudged", 0)
+    return f"refused {refused['n']} of {refused['of']}" + (f", {unjudged} not judged" if unjudged else "")

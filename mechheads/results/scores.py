@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 FEW = "6 or more independent prompts allow a test over heads."
 CARRIED = "one prompt carries it"
+NOTHING = "No head beyond the smallest effect worth naming."
+LARGEST = "The 10 largest: these have no interval, or no smallest effect worth naming."
 RankBy = Literal["score", "absolute"]
 
 _S = TypeVar("_S", bound="HeadScores")
@@ -149,7 +151,7 @@ class HeadScores(Shown):
         null, bounds = tests.get("null", "of kind"), tests.get("bounds", "of kind")
         null = of_kind.null if isinstance(null, str) else null
         if isinstance(bounds, str):
-            bounds = of_kind.bounds and (*of_kind.bounds, of_kind.share)
+            bounds = of_kind.bounds
         bounds = Bounds.of(bounds)
         values = np.asarray(values, dtype=np.float64)
         if values.ndim == 0 or values.shape[-1] == 0:
@@ -447,7 +449,7 @@ class HeadScores(Shown):
         ``safety_map``, or ``heatmap``.
         """
         kind = kind_of(self.kind)
-        whole = self.extra_dims == kind.dims and all(name in self.dataset for name in kind.needs)
+        whole = set(self.extra_dims) <= set(kind.needs) <= {*self.extra_dims, *self.dataset}
         return draw(kind.plot if kind.plot and whole else HEATMAP, self, **options)
 
     def explore(self, path: str | Path | None = None) -> Any:
@@ -526,18 +528,12 @@ class HeadScores(Shown):
         notes += [FEW] if self.values is not None and len(set(self.dataset["cluster"].values.tolist())) < 6 else []
         if self.unit in SMALLEST and self.dataset["ci_low"].notnull().any():
             table = self.beyond()
-            beyond = f"{SMALLEST[self.unit]:g} ({self.unit})"
-            notes.append(
-                f"Intervals beyond {beyond}, largest first:" if len(table) else f"No interval beyond {beyond}."
-            )
+            notes.append(f"at_least: {SMALLEST[self.unit]:g} {self.unit}")
+            notes += [] if len(table) else [NOTHING]
         else:
             table = self.top(10, by="absolute")
             table = table.loc[table["score"] != 0, :]
-            notes.append("The ten furthest from 0:" if len(table) == 10 else "All that are not 0, largest first:")
-            if len(table) == 10:
-                size = self._ranked("absolute")["score"].abs()
-                equal = int((size == size.iloc[9]).sum() - (size.iloc[:10] == size.iloc[9]).sum())
-                notes[-1] = f"The ten furthest from 0, of which the last equals {equal} more:" if equal else notes[-1]
+            notes.append(LARGEST)
         return self._with_notes(table), notes
 
     def _with_notes(self, table: Rows) -> Rows:

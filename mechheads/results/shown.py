@@ -14,9 +14,11 @@ from pandas.api.types import is_integer_dtype
 
 from mechheads.messages.arguments import did_you_mean
 from mechheads.messages.notices import WIDTH, wrapped
-from mechheads.results.kinds import OPEN
 from mechheads.results.provenance import call_of
 
+OPEN = ".explore() shows it in a page of all heads"
+_HEADING = 80
+"""The longest text in a heading."""
 _NOISE = 1e-9
 """Values below this share of the largest value of their column are shown as 0, except probabilities."""
 _LEAST = 1e-15
@@ -38,6 +40,25 @@ _INTERVAL = "interval"
 def ranks(scores: Any) -> list[int]:
     """The ranks of a column of scores: 1 for the largest; equal scores share the better rank."""
     return scores.rank(method="min", ascending=False).astype(int).tolist()
+
+
+def titled(name: str, about: Mapping[str, Any]) -> str:
+    """The name of a result, with the heads that were ablated all the time, and how, by its provenance."""
+    given, by_rule = about.get("given"), dict[str, list[str]]()
+    for head, rule in given.items() if isinstance(given, Mapping) else ():
+        by_rule.setdefault(shortened(rule), []).append(head)
+    held = ", ".join(f"{' and '.join(heads)} ({rule})" for rule, heads in by_rule.items())
+    return f"{name}, given {held}" if held else name
+
+
+def shortened(text: str) -> str:
+    """The text, or its beginning if it is too long for a heading."""
+    return text if len(text) <= _HEADING else f"{text[: _HEADING - 3]}..."
+
+
+def heading(text: str) -> str:
+    """The text as a heading, with a capital letter."""
+    return text[:1].upper() + text[1:]
 
 
 class Rows(pd.DataFrame):

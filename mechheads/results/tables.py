@@ -373,19 +373,15 @@ class Curves(TableResult):
         return self.kind
 
     def __repr__(self) -> str:
-        lines = {
-            which: rows["score"] for which, rows in self.table.groupby("which", sort=False) if not is_random(which)
-        }
-        lines["random"] = self.band["mean"]
-        known = {which: scores.dropna().tolist() for which, scores in lines.items()}
-        ends = ", ".join(f"{which} {scores[0]:.2f} to {scores[-1]:.2f}" for which, scores in known.items() if scores)
         stopped = ", interrupted" if self.interrupted else ""
-        judged = f"; {self.provenance['judged']}" if ends and "judged" in self.provenance else ""
         unit = self.unit and f" in {self.unit}"
-        return f"<Curves {self.kind!r} of {self.name!r}{unit}{stopped}: {ends or 'nothing is known'}{judged}>"
+        return f"<Curves {self.kind!r} of {self.name!r}{unit}{stopped}: {', '.join(self.order)}>"
 
     def _shown(self) -> tuple[pd.DataFrame, list[str]]:
-        return self.table.pivot(index="k", columns="which", values="score"), []
+        table = self.table[~self.table["which"].map(is_random)].pivot(index="k", columns="which", values="score")
+        if len(band := self.band):
+            table = table.join(band.set_index("k")["mean"].rename("random"), how="outer")
+        return table, [self.provenance["judged"]] if "judged" in self.provenance else []
 
 
 def is_random(which: object) -> bool:

@@ -34,9 +34,9 @@ from mechheads.results.about import (
     n_prompts,
     null_of,
 )
-from mechheads.results.kinds import SMALLEST, heading, sample_of, shortened
-from mechheads.results.scores import CARRIED, FEW as TOO_FEW, HeadScores
-from mechheads.results.shown import Rows, text_table
+from mechheads.results.kinds import SMALLEST, sample_of
+from mechheads.results.scores import CARRIED, FEW as TOO_FEW, LARGEST, NOTHING, HeadScores
+from mechheads.results.shown import Rows, heading, shortened, text_table
 from mechheads.results.tables import Curves
 from mechheads.safety.heads.safety_heads import SafetyHeads
 from mechheads.studies.own import OwnView, own_file
@@ -47,8 +47,6 @@ LEAST_OF_LOGITS = 0.05
 """The smallest effect worth naming of a part of the logits, as a share of the whole."""
 FEW = 10
 """How many rows there are of a measure without intervals, or without a smallest effect."""
-NOTHING = "No head beyond the smallest effect worth naming"
-LARGEST = f"The {FEW} largest: these have no interval, or no smallest effect worth naming."
 _TITLES = {ASKED["pairs"]: "naming the capital", ASKED["task"]: "naming the capital"}
 _USUAL = {"pairs": "the answer", "task": "the task", "requests": "the requests"}
 """What prompts are about if nothing else is known."""
@@ -344,9 +342,9 @@ def _question(
     warnings += [LARGEST] if any(measure.passes is None for measure in measures) else []
     empty = [measure.label for measure in measures if not any(measure.rows())]
     if measures and len(empty) == len(measures):
-        warnings.append(f"{NOTHING}.")
+        warnings.append(NOTHING)
     elif empty and key not in ("text", "weights"):
-        warnings.append(f"{NOTHING}: {', '.join(empty)}.")
+        warnings.append(f"{NOTHING.removesuffix('.')}: {', '.join(empty)}.")
     shown = one_line(_TITLES.get(title, title))
     return Question(key, shown, kinds.get(key, "own"), varies, tuple(warnings), of, view, tuple(measures), tables)
 

@@ -21,9 +21,8 @@ from mechheads.labels import HeadLabels
 from mechheads.messages.arguments import checked
 from mechheads.messages.notices import wrapped
 from mechheads.results.about import ASKED
-from mechheads.results.kinds import heading
 from mechheads.results.scores import HeadScores
-from mechheads.results.shown import head_names, html_table
+from mechheads.results.shown import head_names, heading, html_table
 from mechheads.results.tables import Curves, TableResult
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import SafetyHeads

@@ -16,8 +16,9 @@ from mechheads.interventions.basic import InterventionLike, InterventionName
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts
+from mechheads.results.about import refuses
 from mechheads.results.agreement import in_top, overlap
-from mechheads.results.kinds import KINDS, refuses
+from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import ranks

@@ -272,7 +272,7 @@ def test_what_cannot_be_labelled(call: Any, message: str) -> None:
 
 
 def test_a_relation_without_a_category_labels_heads_with_its_name() -> None:
-    said = "'past' has no category, so its heads are labelled with its name"
+    said = "no category, the label is the relation: past"
     with pytest.warns(UserWarning, match=said):
         labels = maps(scored(RELATIONS | {"past": ""}))
     assert labels.categories == ("Knowledge", "Translation", "past")
@@ -282,7 +282,7 @@ def test_a_relation_without_a_category_labels_heads_with_its_name() -> None:
 def test_few_pairs_give_no_label_and_say_so() -> None:
     scores = scored()
     few = HeadScores(scores.dataset.assign(n_pairs=("relation", [29, 29, 40, 50])))
-    with pytest.warns(UserWarning, match="no head is labelled for '(capital|language)', which has 29 pairs"):
+    with pytest.warns(UserWarning, match=r"too few pairs for a label \(min_pairs=30\): (capital|language) 29"):
         labels = maps(few)
     whole = maps(scores)
     assert whole.of("L0H0") == ("Knowledge",) and labels.of("L0H0") == ()

@@ -97,8 +97,8 @@ def test_hover_tells_the_last_head_and_the_interval() -> None:
     where = ", &lt;b&gt;it, demo<br>"
     assert found["first"].text == (
         f"<b>first</b>{where}no head gated off<br>change in log p (nats) +0.00 [-0.50, +0.25]",
-        f"<b>first</b>{where}1 head gated off, the last L0H1<br>change in log p (nats) -1.00 [-1.50, -0.75]",
-        f"<b>first</b>{where}5 heads gated off, the last L4H1<br>change in log p (nats) -3.00 [-3.50, -2.75]",
+        f"<b>first</b>{where}k 1, head L0H1<br>change in log p (nats) -1.00 [-1.50, -0.75]",
+        f"<b>first</b>{where}k 5, head L4H1<br>change in log p (nats) -3.00 [-3.50, -2.75]",
     )
     assert found["&lt;b&gt;second"].text[0].startswith("<b>&lt;b&gt;second</b>")
     assert (
@@ -118,7 +118,7 @@ def test_other_verdicts_are_drawn_beside_attack_success() -> None:
     assert found["degenerate answers"].line.width < found["first"].line.width
     assert found["degenerate answers"].text == found["first"].text
     assert found["first"].text[1] == (
-        "<b>first</b>, requests, demo<br>1 head ablated together, the last L0H1<br>attack success 25% [12%, 100%]"
+        "<b>first</b>, requests, demo<br>k 1, head L0H1<br>attack success 25% [12%, 100%]"
         "<br>deflected 1%<br>degenerate 2%<br>over refusal 25%"
     )
     assert (
@@ -137,8 +137,7 @@ def test_other_verdicts_are_drawn_beside_attack_success() -> None:
 def test_circuits_have_a_line_at_the_whole_model() -> None:
     figure = plots.curves(circuits())
     assert lines(figure)["first"].text[1] == (
-        "<b>first</b>, logit_diff, demo<br>1 head in the circuit, the last L0H1<br>"
-        "faithfulness (share kept) -1.00 [-1.50, -0.75]"
+        "<b>first</b>, logit_diff, demo<br>k 1, head L0H1<br>faithfulness (share kept) -1.00 [-1.50, -0.75]"
     )
     assert [(shape.y0, shape.y1) for shape in figure.layout.shapes] == [(1, 1)]
 

@@ -40,14 +40,14 @@ def test_senders_go_down_from_the_strongest_and_receivers_across_in_order():
     assert list(figure.layout.yaxis.tickvals) == heat.y.tolist() == [0, 1, 2, 3]
     assert (figure.layout.xaxis.range, figure.layout.yaxis.range) == ((-0.5, 2.5), (3.5, -0.5))
     assert figure.layout.xaxis.title.text == "receiver"
-    assert figure.layout.yaxis.title.text == "sender: the 4 strongest of 5"
+    assert figure.layout.yaxis.title.text == "sender (4 of 5)"
     assert figure.layout.title.text == "Paths"
 
 
 def test_no_more_senders_than_asked_for_and_one_where_none_does_anything():
     figure = path_map(matrix(EFFECTS), top=2)
     assert list(figure.layout.yaxis.ticktext) == ["L1H0", "L2H0"]
-    assert figure.layout.yaxis.title.text == "sender: the 2 strongest of 5"
+    assert figure.layout.yaxis.title.text == "sender (2 of 5)"
     nothing = path_map(matrix(np.zeros((2, 2, 3))))
     assert list(nothing.layout.yaxis.ticktext) == ["L0H0"]
     assert (nothing.layout.coloraxis.cmin, nothing.layout.coloraxis.cmax) == (-1, 1)

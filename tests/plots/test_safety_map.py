@@ -79,15 +79,15 @@ def test_the_first_k_heads_lie_at_their_layer_and_head_in_the_colour_of_their_an
     assert len(safety_map(scores, k=2).data[0].x) == 2
 
 
-def test_heads_are_safety_heads_only_if_the_model_was_seen_to_refuse():
+def test_the_title_names_the_score_and_how_many_requests_were_refused():
     def title(*counts: int | None, **provenance: Any) -> str:
         kinds = ("scaling", "zero")
         seen = [{} if n is None else {"refused": refused(n)} for n in counts]
         every = [shown("L3H2 L0H1", kind, **one, **provenance) for kind, one in zip(kinds, seen, strict=False)]
         return safety_map(every).layout.title.text
 
-    assert title(6, 6) == "Top 2 safety heads of demo (refused 6 of 8)"
-    assert title(1) == "Top 2 safety heads of demo (refused 1 of 8)"
+    assert title(6, 6) == "Heads with the largest Ships of demo (refused 6 of 8)"
+    assert title(1) == "Heads with the largest Ships of demo (refused 1 of 8)"
     assert title(0, 0) == "Heads with the largest Ships of demo (refused 0 of 8)"
     assert title(None) == "Heads with the largest Ships of demo"
     assert title(6, None) == "Heads with the largest Ships of demo"
@@ -124,14 +124,14 @@ def test_hover_has_both_scores_and_the_share_of_resamples():
         "Scaling Contribution",
         "Ships 8 nats (interval 7 to 9)",
         "Generalized Ships 18 degrees (interval 16 to 20)",
-        "in the top 2 of 93% of resamples",
+        "in_top (2) 0.93",
     ]
     every = [text.split("<br>")[0] for text in safety_map(shown("L3H2 L0H1", k=4)).data[0].text]
     assert [text.partition(", ")[2] for text in every] == ["rank 1", "rank 2", "rank 3", "rank 3"]  # two have 0 nats
     by_angle = safety_map(shown("L3H2 L0H1", score="generalized_ships")).data[0].text[1].split("<br>")
     assert by_angle[2:4] == [lines[3], lines[2]]
     bare = HeadScores(shown("L3H2").dataset.assign(generalized_ships_low=(("layer", "head"), np.full(SHAPE, np.nan))))
-    assert "Generalized Ships 20 degrees<br>in the top" in safety_map(bare).data[0].text[0]
+    assert "Generalized Ships 20 degrees<br>in_top" in safety_map(bare).data[0].text[0]
     stated = HeadScores(shown("L3H2").dataset.assign_attrs(statistics='{"level": 0.95}'))
     assert "Ships 9 nats (95% 8 to 10)" in safety_map(stated).data[0].text[0]
 
@@ -140,7 +140,7 @@ def test_an_angle_that_is_not_defined_is_said_to_be():
     scores = shown("L3H2")
     alike = HeadScores(scores.dataset.assign(generalized_ships=np.nan * scores.scores))
     figure = safety_map(alike)
-    assert "<br>Generalized Ships not defined<br>" in figure.data[0].text[0]
+    assert "<br>Generalized Ships<br>" in figure.data[0].text[0]
     assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (0, 1)
 
 
@@ -172,7 +172,7 @@ def test_refusals_are_counted_in_headings_of_one_model_and_in_legends_of_several
     figure = safety_grid(one)
     assert [note.text for note in figure.layout.annotations] == ["JailbreakBench (refused 6 of 8)"]
     assert [entry.name for entry in legends(figure)] == ["Scaling Contribution"]
-    assert figure.layout.title.text == "Top 1 safety heads"
+    assert figure.layout.title.text == "Heads with the largest Ships"
     figure = safety_grid({"scaling": {"a": shown("L3H2", refused=refused(6)), "b": shown("L1H0", refused=refused(0))}})
     assert [note.text for note in figure.layout.annotations] == ["Scaling Contribution"]
     assert [entry.name for entry in legends(figure)] == ["a (refused 6 of 8)", "b (refused 0 of 8)"]

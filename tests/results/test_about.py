@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-from mechheads.results.about import label_of
+from mechheads.explorer.head_payload import MEANINGS
+from mechheads.results.about import kind_name, label_of
 from mechheads.results.kinds import KINDS
 
 
@@ -41,7 +42,6 @@ def test_scores_have_the_name_of_their_kind_and_of_what_was_chosen(kind, name, a
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.label])
-def test_every_kind_of_scores_says_what_it_measures(name: str) -> None:
-    kind = KINDS[name]
-    assert kind.meaning.endswith(".") and (not kind.caution or kind.caution.endswith("."))
-    assert label_of(scores(name)).startswith(kind.label)
+def test_every_kind_of_scores_has_a_name_and_a_meaning(name: str) -> None:
+    assert label_of(scores(name)).startswith(KINDS[name].label)
+    assert MEANINGS[kind_name(scores(name))].endswith(".")

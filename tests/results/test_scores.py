@@ -455,7 +455,7 @@ def test_rows_beyond_the_smallest_effect_have_their_whole_interval_there():
     outside = (table["ci_low"] >= 0.05) | (table["ci_high"] <= -0.05)
     assert scores.beyond().index.tolist() == ["L0H1", "L0H0"] and set(table[outside].index) == {"L0H0", "L0H1"}
     assert scores.beyond(at_least=0.3).index.tolist() == ["L0H1"]
-    assert str(scores).splitlines()[1].startswith("Intervals beyond 0.05 (share restored), largest first:")
+    assert str(scores).splitlines()[1].startswith("at_least: 0.05 share restored")
     assert len(scores.beyond(at_least=2)) == 0 and len(scores.top(4)) == 4
     own = HeadScores.from_values(values, name="made", unit="logits", kind="demo")
     with pytest.raises(ValueError, match=r"at_least: scores in logits have no smallest effect; give one"):
@@ -464,7 +464,7 @@ def test_rows_beyond_the_smallest_effect_have_their_whole_interval_there():
     with pytest.raises(ValueError, match="at_least is -1"):
         own.beyond(at_least=-1)
     none = HeadScores.from_values(values / 100, name="made", unit="nats", kind="demo")
-    assert "No interval beyond 0.1 (nats)." in str(none)
+    assert "at_least: 0.1 nats\nNo head beyond the smallest effect worth naming." in str(none)
 
 
 def test_beyond_counts_from_the_null_of_relations_and_keeps_labels():

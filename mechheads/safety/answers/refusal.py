@@ -30,7 +30,8 @@ from mechheads.model.backend import Hook
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens, read_texts
-from mechheads.results.kinds import KINDS, LEAST_REFUSAL
+from mechheads.results.about import LEAST_REFUSAL
+from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import sign_flip_p
 from mechheads.results.tables import Curves, TableResult

@@ -34,9 +34,9 @@ from mechheads.metrics.basic import kl_divergence
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.prompts.tokens import Tokens
-from mechheads.results.kinds import titled
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
+from mechheads.results.shown import titled
 from mechheads.results.stats import mean_over_prompts
 from mechheads.safety.heads.ablations import Group, Groups, ablation_name, ablation_of, about_ablation, held_groups
 from mechheads.safety.heads.angles import Rotation

@@ -43,8 +43,8 @@ _SCORES: dict[str, tuple[ShipsScore, str]] = {
 _TEXT = (
     "The {k} heads of each model whose ablation {does}, one marker for each {marked}, coloured by Generalized Ships. "
     "Both scores measure any change of the answer, not only a change in refusing: a model that refuses nothing has "
-    "heads here too, so they are called safety heads only if the model was seen to refuse. Hover over a marker to see "
-    "scores, intervals and how often the head is among the first {k} when the requests are resampled."
+    "heads here too. Hover over a marker to see scores, intervals and how often the head is among the first {k} when "
+    "the requests are resampled."
 )
 Requests = str | Path | Sequence[str | Path] | Mapping[str, Sequence[str]]
 _Results = Mapping[Panel, Mapping[str, SafetyHeads]]
@@ -166,7 +166,7 @@ def _by_requests(results: _Results, sets: Sequence[str], k: int) -> _Drawn:
         name = f"{model}, {data}" if len(sets) > 1 else model
         shown[name] = dict(found)
         of = f" of {model}" if len(models) > 1 else ""
-        headings[name] = f"{heads_title(list(found.values()), k)}{of} on {_requests(data)}"
+        headings[name] = f"{heads_title(list(found.values()))}{of} on {_requests(data)}"
     return shown, headings, " and ".join(models) if len(models) < 3 else f"{len(models)} models"
 
 
@@ -179,7 +179,7 @@ def _by_ablation(results: _Results, sets: Sequence[str], k: int) -> _Drawn:
             name = f"{ablation}, {data}" if len(sets) > 1 else ablation
             shown[name] = {model: found[ablation] for model, found in of_set.items()}
             headings[name] = NAMES.get(ablation, ablation) + (f" on {_requests(data)}" if len(sets) > 1 else "")
-    first = heads_title([scores for found in results.values() for scores in found.values()], k)
+    first = heads_title([scores for found in results.values() for scores in found.values()])
     return shown, headings, f"{first} on {' and '.join(map(_requests, sets))}"
 
 

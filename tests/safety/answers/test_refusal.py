@@ -444,11 +444,8 @@ def test_curve_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     assert (N * table["degenerate"]).round().tolist() == [0, 0, 1, 1, 0, 0, 0, 0, 0, 5, 0, 0]
     wilson = binomtest(9, N).proportion_ci(method="wilson")
     assert table.loc[3, ["ci_low", "ci_high"]].tolist() == pytest.approx([wilson.low, wilson.high], abs=1e-9)
-    assert (
-        repr(found)
-        == "<Curves 'attack_curve' of 'requests' in share of answers: heads 0.10 to 0.90, random 0.10 to 0.20; "
-        "judged by as_said>"
-    )
+    assert repr(found) == "<Curves 'attack_curve' of 'requests' in share of answers: heads>"
+    assert str(found).splitlines()[1] == "judged by as_said"
     assert "John" not in found._repr_html_()
     assert found.provenance["lines"]["random 2"] == [str(head) for head in random[1]]
     assert set(found.more["answers"]["condition"]) == {

@@ -13,7 +13,7 @@ import pytest
 import mechheads as mh
 import mechheads.safety.requests.openings as refusing_module
 from mechheads.generation.generate import Generated
-from mechheads.results.kinds import refused_of, refuses
+from mechheads.results.about import refused_of, refuses
 from mechheads.safety.requests.openings import ASKED, TOKENS, count_refusals, warn_if_rare
 from mechheads.safety.requests.prompts import Side
 
