@@ -54,7 +54,6 @@ def atlas(
     only: Annotated[
         list[str] | None, several(f"Parts to do: {', '.join(PARTS)}. Default: all but roles.", one_of(PARTS))
     ] = None,
-    skip: Annotated[list[str] | None, several("Parts to leave out.", one_of(PARTS))] = None,
     quick: Annotated[
         bool, typer.Option(help="Fewer of the package's relations, pairs and requests: a first look.")
     ] = False,
@@ -69,9 +68,7 @@ def atlas(
     After Ctrl-C or a kill, the same command continues. With --pairs, --relations, --requests, --task and --texts it is
     about your own question.
     """
-    if not set(only or PARTS[:-1]) - set(skip or ()):
-        raise typer.BadParameter(f"--only and --skip leave no part; leave one of {', '.join(PARTS)}")
-    given = asdict(question) | {"only": only, "skip": skip, "quick": quick}
+    given = asdict(question) | {"only": only, "quick": quick}
     if rows := taken.given():
         if question.requests is None:
             raise typer.BadParameter("--column and --where are of the file of --requests; give it too")
@@ -89,13 +86,13 @@ def _build(out: Path, model: str | None, device: str, given: dict[str, Any]) -> 
         from mechheads.model.load import load
         from mechheads.studies.atlas import ATLAS_FILES
         from mechheads.studies.build import build_atlas
-        from mechheads.studies.questions import Given, Questions
+        from mechheads.studies.questions import Questions
 
     ledger = "atlas.ledger"
     with results_in(out, (*ATLAS_FILES, PAGE, ledger)) as results:
         with without_collecting():
             loaded = load(model, device=device)
-        results.of(Questions.of(loaded, Given(**given)).study)
+        results.of(Questions.of(loaded, **given).study)
         before = results.atlas_before()
         grow = partial(results.grow, write_page=write_page)
         stored = settings(store=out / ledger)(build_atlas)

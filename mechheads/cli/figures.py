@@ -111,6 +111,7 @@ def safety(
     machine: Machine,
 ) -> None:
     """The heads on which answers to requests depend, with a panel for each set of requests or for each ablation."""
+    rows = taken.given()
     from mechheads.studies import safety_figure
 
     given: dict[str, Any] = {
@@ -120,7 +121,7 @@ def safety(
         "quick": quick,
         **asdict(ranking),
     }
-    if rows := taken.given():
+    if rows:
         from mechheads.safety.requests.requests import load_requests
 
         given["requests"] = _opened(requests, lambda name: load_requests(name, **rows).texts)
@@ -160,10 +161,11 @@ def roles(
     """How tasks change as heads of each role are gated off: one row for each task, one column for each model."""
     given: dict[str, Any] = {"tasks": tasks, "out": out, "quick": quick, **asdict(fits)}
     rows = taken.of_tasks()
-    from mechheads.gating.shipped import task_of
     from mechheads.studies import roles_figure
 
     if rows:
+        from mechheads.gating.shipped import task_of
+
         given["tasks"] = _opened(tasks, lambda name: task_of(name, rows))
     with results_in(out) as results, settings(workers=machine.workers, device=machine.device, seed=seed):
         results.draw(roles_figure(model, **_known(given)))

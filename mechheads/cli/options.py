@@ -19,7 +19,6 @@ from mechheads.data import names
 
 _OTHER_NAMES = {
     "model": ("name_or_path", "models"),
-    "skip": ("only and skip",),
 }
 """The names that functions have for an option besides its own."""
 _NOT_HERE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)

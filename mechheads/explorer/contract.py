@@ -3,9 +3,8 @@
 ``python -m docs.contract`` writes that file from the classes below and those of ``live.py``.
 
 - The page: ``<script type="application/json" id="mh-page">`` is a ``Page``. Blocks are JSON, deflated and in base64, in
-  ``<script type="application/octet-stream;base64" id="...">``: ``mh-shared-M`` is the ``Shared`` of model M (its number
-  in ``Page.models``), ``mh-heads-M-L`` the ``HeadBlock`` of its layer L, and ``mh-space-M`` its ``Space``, if there is
-  one.
+  ``<script type="application/octet-stream;base64" id="...">``: ``mh-shared`` is the ``Shared``, ``mh-heads-L`` the
+  ``HeadBlock`` of layer L.
 - The notebook widget has the page in its trait ``page``, and the blocks in ``blocks``.
 - A head has the number ``layer * nHeads + head``; lists over heads are in this order. Positions and layers are counted
   from 0.
@@ -29,33 +28,25 @@ class Page(TypedDict):
     """What the page shows first."""
 
     schema: Literal[1]
-    # "run" has patterns only: one model without columns
+    # "run" has patterns only, and no columns
     kind: Literal["atlas", "run"]
     version: str  # of mechheads
     title: str
-    models: list[Model]
+    model: Model
     live: Live | None  # where an own text can be run; None in the offline page
-    start: Start | None  # what is open at first, unless the address says otherwise
+    start: HeadName | None  # the card that is open at first. An atlas with one has only its card, and those it links to
 
 
 class Live(TypedDict):
-    """The model of a notebook's widget, which runs own texts.
+    """The limits of a notebook's widget, which runs own texts.
 
     Messages are ``{type: "text", id, text, head}`` and ``{type: "cancel", id}``; the answer is ``{type: "text",
     ...TextAnswer}`` or ``{type: "error", id, error}``; and ``{type: "page", id}`` asks for the page as a file, ``{...,
     html}``. A text with ``query`` and ``key``, numbers of tokens, is answered by a ``WhyAnswer``.
     """
 
-    model: int  # its number in ``Page.models``
     maxCharacters: int
     maxTokens: int
-
-
-class Start(TypedDict):
-    """What is open at first. An atlas with a head has only its card, and those of the heads that this links to."""
-
-    model: int
-    head: HeadName
 
 
 class Model(TypedDict):
@@ -225,7 +216,7 @@ class Table(TypedDict):
 
 
 class Shared(TypedDict):
-    """The block ``mh-shared-M``: texts that the cards of all heads share."""
+    """The block ``mh-shared``: texts that the cards of all heads share."""
 
     words: list[str]  # texts of tokens
     windows: list[list[int]]  # of ordinary text, as numbers of ``words``
@@ -249,7 +240,7 @@ class Pair(TypedDict):
 
 
 class HeadBlock(TypedDict):
-    """The block ``mh-heads-M-L``: the heads of layer L of model M."""
+    """The block ``mh-heads-L``: the heads of layer L."""
 
     layer: int
     heads: list[Head]

@@ -14,7 +14,7 @@ from mechheads.explorer import contract
 from mechheads.explorer.collect import Collected, check_size, collect, patterns_of
 from mechheads.explorer.encode import to_json
 from mechheads.explorer.head_payload import linked_heads
-from mechheads.explorer.live import Live, Refused, check, check_id
+from mechheads.explorer.live import Live, Refused, check
 from mechheads.explorer.page import alt_text, answer, page_html, png, script, shown_width, style, write
 from mechheads.explorer.payload import Payload, atlas_payload, run_payload, shown_name
 from mechheads.heads import HeadLike, check_head
@@ -94,8 +94,8 @@ def head_card(what: Any, head: HeadLike, path: str | Path | None = None, *, mode
     atlas = collected.atlas
     at = check_head(head, *atlas.sizes)
     payload = atlas_payload(atlas, heads=linked_heads(atlas, at), tables=collected.tables)
-    name = payload.page["models"][0]["name"]
-    payload.page["start"], payload.page["title"] = {"model": 0, "head": str(at)}, f"{at} of {name}"
+    name = payload.page["model"]["name"]
+    payload.page["start"], payload.page["title"] = str(at), f"{at} of {name}"
     return _shown(payload, path, _CARD.format(at), _live(collected, model))
 
 
@@ -252,11 +252,9 @@ def _saved_page(payload: Payload) -> str:
 
 
 def _answer(widget: Any, content: Mapping[str, Any], live: Live) -> None:
-    name = None
+    name = content.get("id")
     try:
-        given = {key: value for key, value in content.items() if key != "type"}
-        name = check_id(given.get("id"))
-        widget.send({"type": "text", **live.answer(check(given, live.n_layers, live.n_heads))})
+        widget.send({"type": "text", **live.answer(check(content, live.n_layers, live.n_heads))})
     except Refused as refused:
         widget.send({"type": "error", "id": name, "error": str(refused)})
     except Exception as error:

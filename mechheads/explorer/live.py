@@ -1,16 +1,13 @@
 """Own texts: the pattern, the parts of a logit and the effect of an ablation at once, one text at a time.
 
-``check`` reads a request of the notebook's widget, field by field, and ``Live.answer`` computes.
+``check`` reads a request of the notebook's widget, and ``Live.answer`` computes.
 """
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 import torch
@@ -32,22 +29,16 @@ from mechheads.prompts.tokens import Tokens
 from mechheads.studies.head_patterns import sparse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mechheads.model.model import Model
 
 MAX_CHARACTERS = 8000
 MAX_TOKENS = 512
-_WAITING = 4
-"""How many texts may wait for their turn."""
 _NEXT = 10
 """How many next tokens are listed."""
 _KEPT = 8
 """Keys that are kept of each query."""
 _PARTS = 5
 """Parts of a score that are listed on each side; the others are summed."""
-_ID = re.compile(r"[a-z0-9-]{1,40}")
-_HEAD = re.compile(r"L\d{1,5}H\d{1,5}")
 
 
 class Refused(Exception):
@@ -138,49 +129,22 @@ class Next(TypedDict):
     probability: float
 
 
-def check_id(given: object) -> str:
-    """The id of a request."""
-    if not isinstance(given, str) or _ID.fullmatch(given) is None:
-        raise Refused("id must be 1 to 40 of a-z, 0-9 and '-'")
-    return given
+def check(given: Mapping[str, Any], n_layers: int, n_heads: int) -> TextRequest:
+    """Read a request of the page.
 
-
-def check(given: object, n_layers: int, n_heads: int) -> TextRequest:
-    """Read a request, field by field."""
-    pair = {"query", "key"}
-    if not isinstance(given, dict) or set(given) - pair != {"id", "text", "head"} or len(pair & set(given)) == 1:
-        raise Refused(
-            "the request must be an object with the fields id, text and head, or with query and key too, and no others"
-        )
-    name, text, head = check_id(given["id"]), given["text"], given["head"]
-    if not isinstance(text, str) or not 0 < len(text) <= MAX_CHARACTERS:
-        raise Refused(f"text must be a text of 1 to {MAX_CHARACTERS} characters")
-    if head is not None and (not isinstance(head, str) or _HEAD.fullmatch(head) is None):
-        raise Refused('head must be null or a head such as "L9H6"')
+    Raises:
+        Refused: if something is missing or not valid; the message names it.
+    """
     try:
-        check_unicode(text, "text")
-        asked = TextRequest(name, text, None if head is None else check_head(head, n_layers, n_heads))
-        return asked._replace(pair=_pair(given)) if "query" in given else asked
-    except ValueError as error:
-        raise Refused(str(error)) from error
-
-
-def _pair(given: dict[str, Any]) -> tuple[int, int]:
-    """The query and the key of a request."""
-    query, key = given["query"], given["key"]
-    if type(query) is not int or type(key) is not int or not 0 <= key <= query < MAX_TOKENS:
-        raise Refused("query and key must be the numbers of two tokens, from 0, and the key not after the query")
-    if given["head"] is None:
-        raise Refused("query and key need a head")
-    return query, key
-
-
-@dataclass
-class _Run:
-    """A request that waits or is computed."""
-
-    id: str
-    cancelled: bool = False
+        text, head = check_unicode(given["text"], "text"), given["head"]
+        if not 0 < len(text) <= MAX_CHARACTERS:
+            raise Refused(f"text must be a text of 1 to {MAX_CHARACTERS} characters")
+        pair = (int(given["query"]), int(given["key"])) if "query" in given else None
+        if pair is not None and (head is None or not 0 <= pair[1] <= pair[0]):
+            raise Refused("query and key must be two tokens, the key not after the query, of a head")
+        return TextRequest(str(given["id"]), text, None if head is None else check_head(head, n_layers, n_heads), pair)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Refused(f"the request is not valid: {error}") from error
 
 
 class Live:
@@ -189,50 +153,33 @@ class Live:
     def __init__(self, model: Model) -> None:
         self.model, self.n_layers, self.n_heads = model, model.n_layers, model.n_heads
         self.max_tokens = min(MAX_TOKENS, model.n_ctx)
-        self._turn, self._known = threading.Lock(), threading.Lock()
-        self._runs: dict[str, _Run] = {}
+        self._turn = threading.Lock()
+        self._cancelled: set[str] = set()
 
     def page_entry(self) -> contract.Live:
         """What a page needs to know of it."""
-        return {"model": 0, "maxCharacters": MAX_CHARACTERS, "maxTokens": self.max_tokens}
+        return {"maxCharacters": MAX_CHARACTERS, "maxTokens": self.max_tokens}
 
-    def cancel(self, name: str) -> bool:
-        """Stop a request that waits or is computed; whether there was one."""
-        with self._known:
-            run = self._runs.get(name)
-            if run is not None:
-                run.cancelled = True
-            return run is not None
+    def cancel(self, name: str) -> None:
+        """Stop a request that waits or is computed."""
+        self._cancelled.add(name)
 
     def answer(self, asked: TextRequest) -> TextAnswer | WhyAnswer:
-        """The answer to a request, a ``WhyAnswer`` if it has a query and a key."""
-        with self._registered(asked.id) as run:
+        """The answer to a request, a ``WhyAnswer`` if it has a query and a key.
 
-            def go_on() -> None:
-                if run.cancelled:
-                    raise Refused("cancelled")
+        Raises:
+            Refused: if the text is too long, or the request was cancelled.
+        """
 
-            while not self._turn.acquire(timeout=0.1):
-                go_on()
-            try:
-                return self._compute(asked, go_on) if asked.pair is None else self._why(asked, asked.pair, go_on)
-            finally:
-                self._turn.release()
+        def go_on() -> None:
+            if asked.id in self._cancelled:
+                raise Refused("cancelled")
 
-    @contextmanager
-    def _registered(self, name: str) -> Iterator[_Run]:
-        run = _Run(name)
-        with self._known:
-            if name in self._runs:
-                raise Refused(f"the id {name!r} is in use")
-            if len(self._runs) > _WAITING:
-                raise Refused("too many texts wait to be run; try again in a moment")
-            self._runs[name] = run
         try:
-            yield run
+            with self._turn:
+                return self._compute(asked, go_on) if asked.pair is None else self._why(asked, asked.pair, go_on)
         finally:
-            with self._known:
-                self._runs.pop(name, None)
+            self._cancelled.discard(asked.id)
 
     def _read(self, text: str, go_on: Callable[[], None]) -> tuple[Prompts, Tokens]:
         """A text as a prompt, and its tokens."""

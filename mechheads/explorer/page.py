@@ -1,6 +1,6 @@
 """The explorer's page: one HTML file that holds its data, its style and its script, and needs no network.
 
-A still picture, the map of the first model, stands in it for readers whose scripts are off.
+A still picture, the map, stands in it for readers whose scripts are off.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class _Drawing(NamedTuple):
 
 
 def svg(page: contract.Page) -> str:
-    """An SVG of the heads of the first model of a page, layers across and heads up, by category or a column."""
+    """An SVG of the heads of a page, layers across and heads up, by category or a column."""
     width, height, squares, labels = _drawing(page)
     drawn = "".join(_svg_square(square) for square in squares)
     written = "".join(
@@ -145,7 +145,7 @@ def svg(page: contract.Page) -> str:
 def answer(page: contract.Page) -> str:
     """The rows of each question as HTML tables, for readers whose scripts are off."""
     made = []
-    for question in page["models"][0]["questions"]:
+    for question in page["model"]["questions"]:
         varies = f" ({question['varies']})" if question["varies"] else ""
         made.append(f"<h3>{_escaped(question['title'] + varies)}</h3>")
         cells = [_cells(row) for row in question["rows"]]
@@ -198,14 +198,12 @@ def shown_width(page: contract.Page) -> int:
 def alt_text(page: contract.Page) -> str:
     """What the picture shows, and the five heads with the largest values of the first score."""
     column = _coloured_by(page)
-    shown = (
-        "" if column is None else f" {_printable(column['label'])}: {_largest(page['models'][0], column['values'])}."
-    )
+    shown = "" if column is None else f" {_printable(column['label'])}: {_largest(page['model'], column['values'])}."
     return f"{_printable(page['title'])}: layers across, heads up.{shown}"
 
 
 def _drawing(page: contract.Page) -> _Drawing:
-    model = page["models"][0]
+    model = page["model"]
     n_layers, n_heads = model["nLayers"], model["nHeads"]
     fills, keys = _fills(page)
     width, height = max(_LEFT + n_layers * _CELL, _KEY * len(keys)), n_heads * _CELL + _BELOW * (1 + bool(keys))
@@ -227,7 +225,7 @@ def _drawing(page: contract.Page) -> _Drawing:
 
 def _fills(page: contract.Page) -> tuple[list[str], list[tuple[str, str]]]:
     """The colour of every head, and what it is: a category or a number of them, or else the value of one column."""
-    model = page["models"][0]
+    model = page["model"]
     names, of = _categories(model)
     if names:
         colours = category_colours(names, {})
@@ -267,7 +265,7 @@ def _categories(model: contract.Model) -> tuple[list[str], list[list[int] | None
 
 def _coloured_by(page: contract.Page) -> contract.Column | None:
     """The column of numbers by which the page colours the map at first: that of the first view."""
-    model = page["models"][0]
+    model = page["model"]
     return next(iter(_views(model)), None)
 
 

@@ -42,8 +42,7 @@ class Payload:
 
     Attributes:
         page: the data of its first view.
-        blocks: what it opens later, deflated and in base64, by id: ``mh-shared-M`` and ``mh-heads-M-L``
-            of model M and layer L.
+        blocks: what it opens later, deflated and in base64, by id: ``mh-shared``, and ``mh-heads-L`` of layer L.
     """
 
     page: contract.Page
@@ -74,9 +73,9 @@ def atlas_payload(
 
 def _opened_later(parts: Parts, heads: Collection[HeadId] | None) -> Iterator[tuple[str, Any]]:
     """What goes into the blocks, by their ids."""
-    yield "mh-shared-0", shared(parts)
+    yield "mh-shared", shared(parts)
     for layer, part in head_blocks(parts, heads):
-        yield f"mh-heads-0-{layer}", part
+        yield f"mh-heads-{layer}", part
 
 
 def shown_name(model: str) -> str:
@@ -93,7 +92,7 @@ def run_payload(name: str, patterns: HeadPatterns, live: contract.Live | None = 
     parts = Parts.of(Atlas(name, shape=patterns.first.shape[:2], patterns=patterns))
     model = _model(parts, name, {}, None)
     model["sources"], model["citation"], model["columns"], model["cautions"] = [], "", [], []
-    page = _page("run", f"Attention patterns of {name}", model, live, contract.Start(model=0, head="L0H0"))
+    page = _page("run", f"Attention patterns of {name}", model, live, "L0H0")
     return Payload(page, blocks(_opened_later(parts, None)))
 
 
@@ -102,14 +101,14 @@ def _page(
     title: str,
     model: contract.Model,
     live: contract.Live | None,
-    start: contract.Start | None = None,
+    start: str | None = None,
 ) -> contract.Page:
     return {
         "schema": SCHEMA,
         "kind": kind,
         "version": __version__,
         "title": title,
-        "models": [model],
+        "model": model,
         "live": live,
         "start": start,
     }

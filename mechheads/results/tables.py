@@ -375,12 +375,13 @@ class Curves(TableResult):
     def __repr__(self) -> str:
         stopped = ", interrupted" if self.interrupted else ""
         unit = self.unit and f" in {self.unit}"
-        return f"<Curves {self.kind!r} of {self.name!r}{unit}{stopped}: {', '.join(self.order)}>"
+        lines = ", ".join(which for which in self.order if not is_random(which))
+        return f"<Curves {self.kind!r} of {self.name!r}{unit}{stopped}: {lines}>"
 
     def _shown(self) -> tuple[pd.DataFrame, list[str]]:
         table = self.table[~self.table["which"].map(is_random)].pivot(index="k", columns="which", values="score")
         if len(band := self.band):
-            table = table.join(band.set_index("k")["mean"].rename("random"), how="outer")
+            table = table.join(band.set_index("k")[["mean"]].rename(columns={"mean": "random"}), how="outer")
         return table, [self.provenance["judged"]] if "judged" in self.provenance else []
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from mechheads.behaviour import logit_attribution
 from mechheads.behaviour.examples import profile_and_examples
 from mechheads.behaviour.windows import Texts
-from mechheads.engine.memory import is_out_of_memory
 from mechheads.engine.report import AnswerWarning
 from mechheads.gating import FitSettings, fit_gates, head_roles
 from mechheads.gating.fitted import Gates
@@ -22,7 +21,6 @@ from mechheads.labels import label_heads, relation_scores
 from mechheads.labels.relations import Relations, load_relations
 from mechheads.labels.usable_pairs import LEAST_PAIRS, in_vocabulary
 from mechheads.limits import current, settings
-from mechheads.messages.arguments import Positive
 from mechheads.messages.notices import stop_if
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import kl_divergence, log_prob, logit_diff
@@ -46,19 +44,13 @@ from mechheads.studies.questions import (
     FITTED_ON,
     PARTS,
     TEMPLATES,
-    Experiment,
-    Given,
     Names,
-    Own,
     PairsLike,
     Questions,
     TaskLike,
-    begins_mark,
     capital_pairs,
     capital_task,
-    check_scores,
     first,
-    mark_of,
 )
 from mechheads.studies.refusals import FULL, QUICK, RefusalSettings, RefusalStages
 from mechheads.studies.study import QUICK_RELATIONS, difference, finished, teller
@@ -75,7 +67,7 @@ _SHOWN, _TOKENS_SHOWN = 8, 512
 """Of own pairs, how many prompts have their patterns in the atlas, and of how many tokens together at most."""
 _RESULTS = {part: part for part in ("patching", "labels", "safety", "roles")} | {"text": "profile"}
 """The field of an atlas that a part fills in any case."""
-TRIED, KEPT = 6, 3
+TRIED, KEPT, UPDATES = 6, 3, 100
 _FITTED_ON_OWN = 32
 """Items of a task of your own that the gates are fitted on, at most."""
 _TRIAL = 2, 1, 1
@@ -97,11 +89,8 @@ def build_atlas(
     task: TaskLike | None = None,
     texts: Texts = None,
     refusals: RefusalSettings | None = None,
-    own: Own | None = None,
     only: Names = None,
-    skip: Names = None,
     quick: bool = False,
-    updates: Positive = 100,
     resume: Atlas | None = None,
     after_each: Callable[[Atlas], object] | None = None,
 ) -> Atlas:
@@ -122,15 +111,12 @@ def build_atlas(
             on, and what else breaks without them. ``requests`` are then texts, a name or a file: of
             every three, two rank heads and one is answered, as are the safe part of a public set, or the
             package's harmless requests. If the model refuses hardly any request, no heads are ranked.
-        own: scores of your own by name: ``HeadScores``, or a function of the model that returns them, which is run as
-            one more stage.
-        only, skip: the parts to do, or to leave out: "patching", "text" (profile and examples), "labels",
+        only: the parts to do: "patching", "text" (profile and examples), "labels",
             "causes" (patterns, direct effects, circuit and paths), "safety" (by Undifferentiated Attention; if ``only``
-            names it, by Scaling Contribution too), "own", and "roles", which are done only if ``only`` names them.
+            names it, by Scaling Contribution too), and "roles", which are done only if ``only`` names them.
         quick: less text, and fewer relations, pairs and requests of the package: a first look.
-        updates: number of updates in each fit of the gates, from which the roles follow.
         resume: an atlas of the same study, such as an interrupted one or ``mh.studies.Atlas.load(folder)``: parts that
-            are done are taken from it. A function in ``own`` runs again if its code has changed or cannot be compared.
+            are done are taken from it, and its own scores.
         after_each: called with the atlas so far after each analysis, for example to save it.
 
     What is not given is about capitals, harmful requests and the relations and prose of the package. An analysis of
@@ -146,24 +132,13 @@ def build_atlas(
     >>> atlas.patching.n_layers, atlas.pairs[0]["answer"]
     (30, ' are')
     """
-    given = Given(
-        quick=quick,
-        updates=updates,
-        pairs=pairs,
-        relations=relations,
-        requests=requests,
-        task=task,
-        texts=texts,
-        refusals=refusals,
-        own=own or {},
-        only=only,
-        skip=skip,
-    )
     if not callable(after_each or print):
         raise ValueError(f"after_each is {after_each!r}; give a function of the atlas")
-    work = _Builder(model, Questions.of(model, given), resume, after_each or (lambda atlas: None))
+    given = {"pairs": pairs, "relations": relations, "requests": requests, "task": task, "texts": texts}
+    asked = Questions.of(model, quick=quick, only=only, refusals=refusals, **given)
+    work = _Builder(model, asked, resume, after_each or (lambda atlas: None))
     # Files and names of the questions are in ``study``, as hashes, and not in the provenance of each result.
-    in_call({"seed": current().seed, "quick": quick, "updates": updates}, work.run)
+    in_call({"seed": current().seed, "quick": quick}, work.run)
     return work.atlas
 
 
@@ -203,10 +178,7 @@ class _Builder:
             "causes": self._causes,
             "safety": self._safety,
             "roles": self._roles,
-            "own": self._own,
         }
-        if not self._experiments() and "own" in self.left:
-            self.left.remove("own")
         self._describe()
 
     def run(self) -> None:
@@ -240,10 +212,6 @@ class _Builder:
             if self.look_alikes is not None:
                 n = len(self.look_alikes)
                 atlas.asked["requests_vary"] = f"{n} requests, {n} categories, each with a harmless look-alike"
-        if "own" in parts:
-            for name, given in self.asked.own.items():
-                if isinstance(given, HeadScores):
-                    self._take_own(name, given)
         if "roles" in parts:
             atlas.asked |= _named(ASKED if self.asked.task is None else names, "task")
 
@@ -361,49 +329,18 @@ class _Builder:
                 finished(scores)
 
     def _roles(self) -> None:
-        atlas, updates, own = self.atlas, self.asked.updates, self.asked.task
+        atlas, own = self.atlas, self.asked.task
         with self._part("roles"):
             task = capital_task(self.model) if own is None else _few_items(own)
-            gates = fit_briefly(self.model, task, choose_starts(self.model, task), updates)
+            gates = fit_briefly(self.model, task, choose_starts(self.model, task), UPDATES)
             atlas.roles = head_roles(gates)
-            about = "prompts for capitals" if own is None else f"of the task's {len(own)} items"
-            atlas.note(
-                f"roles come from {KEPT} of {TRIED} starts (those whose loss fell soonest) and {updates} updates of "
-                f"each fit on {gates.provenance['n_items']} {about}; `mechheads figure roles` has more starts"
-            )
-
-    def _own(self) -> None:
-        for name, experiment in self._experiments().items():
-            found = None
-            with self.atlas.or_left_out(f"own score {name!r}"), self.atlas.stage(f"own score {name!r}"):
-                found = check_scores(self.model, name, _ran(experiment, self.model))
-            self._take_own(name, found)
-            stop_if(found is not None and bool(found.provenance.get("interrupted")))
-            if found is not None and (mark := mark_of(name, experiment)):
-                self.atlas.done.append(mark)
-
-    def _take_own(self, name: str, scores: HeadScores | None) -> None:
-        """Put scores of the user, or none, in the place of those that had this name before, which are no longer done.
-
-        So a function that was changed and then changed back runs again, and one that now fails leaves nothing behind.
-        """
-        before = begins_mark(name)
-        self.atlas.done = [part for part in self.atlas.done if not part.startswith(before)]
-        if scores is None:
-            self.atlas.own.pop(name, None)
-        else:
-            self.atlas.own[name] = scores
-
-    def _experiments(self) -> dict[str, Experiment]:
-        """The functions of the user whose scores are still to do."""
-        functions = {name: given for name, given in self.asked.own.items() if not isinstance(given, HeadScores)}
-        done, own = self.atlas.done, self.atlas.own
-        return {name: given for name, given in functions.items() if name not in own or mark_of(name, given) not in done}
+            n = gates.provenance["n_items"]
+            atlas.asked["task_vary"] = f"{n} items, {KEPT} of {TRIED} starts, {UPDATES} updates of each fit"
 
 
 def _ablations(asked: Questions) -> Sequence[InterventionName]:
     """Both ablations of the paper if ``only`` names the part, else the first."""
-    return PAPER_KINDS if asked.only else PAPER_KINDS[:1]
+    return PAPER_KINDS if asked.both else PAPER_KINDS[:1]
 
 
 def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
@@ -485,20 +422,6 @@ def _named(names: Mapping[str, str], what: str) -> dict[str, str]:
 
 def _few_items(task: Task) -> Task:
     return task if len(task) <= _FITTED_ON_OWN else some_items(task, _FITTED_ON_OWN, seed=0)
-
-
-def _ran(experiment: Experiment, model: Model) -> object:
-    """What a function of the user gives.
-
-    Raises:
-        ValueError: if it raises an error of any kind: a mistake in it is no reason to lose the rest.
-    """
-    try:
-        return experiment(model)
-    except (Exception, SystemExit) as error:
-        if isinstance(error, ValueError) or is_out_of_memory(error):
-            raise
-        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def choose_starts(model: Model, task: Task) -> list[int]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from mechheads.gating.shipped import relation_task, task_of
 from mechheads.gating.task import Task
 from mechheads.io.rows import columns_called
 from mechheads.io.text import file_sha256
-from mechheads.labels.relations import Relation, Relations, load_relations
+from mechheads.labels.relations import Relation, load_relations
 from mechheads.labels.usable_pairs import keep_pairs
 from mechheads.ledger.key import mark
 from mechheads.limits import current
@@ -25,8 +25,7 @@ from mechheads.messages.arguments import check_known
 from mechheads.model.model import source_of
 from mechheads.prompts.encoding import single_token
 from mechheads.prompts.prompts import PromptPairs, Prompts
-from mechheads.results.scores import HeadScores
-from mechheads.safety.requests.prompts import Requests, Side, opened
+from mechheads.safety.requests.prompts import Side, opened
 from mechheads.studies.refusals import FULL, QUICK, RefusalSettings, RequestsByUse
 from mechheads.studies.study import short_hash, study_of
 
@@ -40,15 +39,12 @@ PARTS: dict[str, tuple[str, ...]] = {
     "causes": ("patterns", "direct effects", "circuit", "paths"),
     "safety": ("safety heads",),
     "roles": ("roles",),
-    "own": ("own score",),
 }
 """The parts of an atlas in their order, and what of each a note may say is left out."""
 ASKED_FOR = ("roles",)
 """Parts that are done only if ``only`` names them."""
 PairsLike = PromptPairs | str | Path
 TaskLike = Task | str | Path
-Experiment = Callable[[Any], HeadScores]
-Own = Mapping[str, HeadScores | Experiment]
 Names = str | Iterable[str] | None
 CAPITALS = "country_to_capital"
 """The relation that the pairs and the task of the package are made from."""
@@ -56,40 +52,18 @@ _PACKAGE = "of the package"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
-    """What a user gives to ``mh.build_atlas``, as it is given; see there."""
-
-    quick: bool = False
-    updates: int = 100
-    pairs: PairsLike | None = None
-    relations: Relations | None = None
-    requests: Requests = None
-    task: TaskLike | None = None
-    texts: Texts = None
-    refusals: RefusalSettings | None = None
-    own: Own = field(default_factory=dict)
-    only: Names = None
-    skip: Names = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Questions:
     """Questions that a model can be asked: what was given, opened. ``None`` stands for those of the package.
 
     Attributes:
-        quick, updates, refusals, own, only: as they were given.
-        texts: a file or a list.
         by_use: the requests that rank heads and those that are answered, if refusals are asked for.
-        parts: the parts to do, of ``PARTS``.
+        parts: the parts to do, of ``PARTS``; ``both``: the safety heads by both ablations of the paper.
         names: what ``pairs``, ``requests`` and ``task`` are called, if they have a name.
-        study: what the atlas is of: the model with its weights, the seed, and all of these but ``parts`` and ``own``.
+        study: what the atlas is of: the model with its weights, the seed, and all of these but ``parts``.
     """
 
     quick: bool
-    updates: int
     refusals: RefusalSettings | None
-    own: Own
-    only: Names
     pairs: PromptPairs | None
     relations: tuple[Relation, ...] | None
     requests: Sequence[str] | Prompts | None
@@ -97,55 +71,58 @@ class Questions:
     texts: Texts
     by_use: RequestsByUse | None
     parts: tuple[str, ...]
+    both: bool
     names: Mapping[str, str]
     study: dict[str, str]
 
     @classmethod
-    def of(cls, model: Model, given: Given) -> Questions:
-        """Open files, and check everything that can be checked before any work.
+    def of(cls, model: Model, *, quick: bool = False, only: Names = None, **given: Any) -> Questions:
+        """Open files, and check everything that can be checked before any work; arguments as in ``mh.build_atlas``.
 
         Raises:
             ValueError: if something does not exist, cannot be read or does not fit the model.
         """
-        parts = chosen(given.only, given.skip)
+        parts, refusals = chosen(only), given.get("refusals")
         with _named("pairs"):
-            pairs = _pairs(model, given.pairs)
+            pairs = _pairs(model, given.get("pairs"))
         with _named("relations"):
-            relations = None if given.relations is None else load_relations(given.relations)
+            relations = None if given.get("relations") is None else load_relations(given["relations"])
             if relations is not None and "labels" in parts:
                 keep_pairs(relations, model.tokenizer, named=True)
-        by_use = _by_use(model, given) if given.refusals is not None and "safety" in parts else None
+        by_use = None
+        if refusals is not None and "safety" in parts:
+            refusals.groups(model)
+            if current().limits.workers is not None:
+                source_of(model)  # the answers to come need workers that can load it
+            by_use = RequestsByUse.of(given.get("requests"), QUICK if quick else FULL)
         with _named("requests"):
-            requests = _requests(model, given.requests)
-            if requests is not None and by_use is None and "safety" in parts:
-                _check_requests(model, requests)
+            requests = None if given.get("requests") is None else opened(given["requests"])
+            if requests is not None:
+                texts = Side.of(model, requests, "query").prompts
+                if by_use is None and "safety" in parts and len(set(texts.tokens(model).strings)) < 2:
+                    raise ValueError("these are one request; give at least two different ones")
         with _named("task"):
-            task = _task(model, given.task)
+            task = _task(model, given.get("task"))
         with _named("texts"):
-            texts = _texts(given.texts)
+            texts = _texts(given.get("texts"))
             if texts is not None and "text" in parts:
                 next(windows_of(model, texts, LEAST_WINDOW, LEAST_WINDOW))  # there is none if all are too short
-        _check_own(model, given.own)
-        if parts == ("own",) and not given.own:
-            raise ValueError('"own" is the only part to do, but own is empty; give scores, or choose another part')
-        names = {"pairs": _name(given.pairs), "requests": _name(given.requests), "task": _name(given.task)}
-        if isinstance(given.task, Task):
-            names["task"] = "" if task.name == "task" else task.name  # type: ignore[union-attr]
+        names = {what: _name(given.get(what)) for what in ("pairs", "requests", "task")}
+        if isinstance(named := given.get("task"), Task) and named.name != "task":
+            names["task"] = named.name
+        columns = ("clean", "corrupted", "answer", "wrong", "cluster")
         about = {
-            "pairs": _PACKAGE if pairs is None else _mark(pairs, _content(pairs)),
-            "relations": _PACKAGE if relations is None else _mark(relations, [one.fingerprint for one in relations]),
-            "requests": _PACKAGE if requests is None else _mark(requests, _content(requests)),
-            "task": _PACKAGE if task is None else _mark(task, mark(task, "task")),
+            "pairs": _mark(pairs, [getattr(pairs, column, None) for column in columns]),
+            "relations": _mark(relations, [one.fingerprint for one in relations or ()]),
+            "requests": _mark(requests, requests.items if isinstance(requests, Prompts) else [*(requests or ())]),
+            "task": _mark(task, "" if task is None else mark(task, "task")),
             "texts": _PACKAGE if texts is None else f"of your own ({_hash_of_texts(texts)})",
         }
         if by_use is not None:
-            about["refusals"] = f"{given.refusals} ({short_hash([by_use.ranked, by_use.answered])})"
+            about["refusals"] = f"{refusals} ({short_hash([by_use.ranked, by_use.answered])})"
         return cls(
-            quick=given.quick,
-            updates=given.updates,
-            refusals=given.refusals,
-            own=dict(given.own),
-            only=given.only,
+            quick=quick,
+            refusals=refusals,
             pairs=pairs,
             relations=relations,
             requests=requests,
@@ -153,10 +130,9 @@ class Questions:
             texts=texts,
             by_use=by_use,
             parts=parts,
+            both=only is not None,
             names={what: name for what, name in names.items() if name},
-            study=study_of(
-                model, study="atlas", quick=given.quick, updates=given.updates, seed=current().seed, **about
-            ),
+            study=study_of(model, study="atlas", quick=quick, seed=current().seed, **about),
         )
 
 
@@ -171,40 +147,24 @@ def _named(argument: str) -> Iterator[None]:
         raise ValueError(f"{argument}: {error}") from error
 
 
-def chosen(only: Names = None, skip: Names = None) -> tuple[str, ...]:
+def chosen(only: Names = None) -> tuple[str, ...]:
     """The parts of an atlas that are asked for, in their order.
 
     Raises:
-        ValueError: if one does not exist or is no name, or none is left.
-
-    >>> from mechheads.studies.questions import chosen
-    >>> chosen(only=["labels", "patching"]), chosen(skip="safety own causes".split())
-    (('patching', 'labels'), ('patching', 'text', 'labels'))
+        ValueError: if one does not exist or is no name, or there is none.
     """
-    given = {"only": only, "skip": skip}
-    for name, parts in given.items():
-        if not isinstance(parts, Iterable | None):
-            raise ValueError(
-                f"{name} is {parts!r}; give names of parts, such as [{', '.join(map(repr, [*PARTS][:2]))}]"
-            )
-    named = {name: [parts] if isinstance(parts, str) else [*(parts or ())] for name, parts in given.items()}
-    for name, parts in named.items():
-        for part in parts:
-            check_known(name, part, tuple(PARTS))
-    wanted = [part for part in PARTS if part not in ASKED_FOR] if only is None else named["only"]
-    left = tuple(part for part in PARTS if part in wanted and part not in named["skip"])
-    if not left:
-        raise ValueError(f"only and skip leave no part; leave one of {', '.join(map(repr, PARTS))}")
-    return left
+    if not isinstance(only, Iterable | None):
+        raise ValueError(f"only is {only!r}; give names of parts, such as [{', '.join(map(repr, [*PARTS][:2]))}]")
+    named = [only] if isinstance(only, str) else [*(only or ())]
+    for part in named:
+        check_known("only", part, tuple(PARTS))
+    if only is not None and not named:
+        raise ValueError(f"only names no part; choose among {', '.join(map(repr, PARTS))}")
+    return tuple(part for part in PARTS if (part in named if only is not None else part not in ASKED_FOR))
 
 
 def first(pairs: PromptPairs, n: int) -> PromptPairs:
-    """At most ``n`` pairs: the first of each cluster, then the second, and so on; without named positions.
-
-    >>> from mechheads.studies.questions import first
-    >>> first(mh.PromptPairs(["a", "b", "c"], ["A", "B", "C"], cluster=["x", "x", "y"]), 2).clean
-    ['a', 'c']
-    """
+    """At most ``n`` pairs: the first of each cluster, then the second, and so on; without named positions."""
     before: dict[str, int] = {}
     turn = []
     for index in range(len(pairs)):
@@ -243,34 +203,6 @@ def _pairs(model: Model, pairs: PairsLike | None) -> PromptPairs | None:
     return found
 
 
-def _requests(model: Model, requests: Requests) -> Sequence[str] | Prompts | None:
-    if requests is None:
-        return None
-    found = opened(requests)
-    Side.of(model, found, "query")
-    return found
-
-
-def _check_requests(model: Model, requests: Sequence[str] | Prompts) -> None:
-    """Raise a ValueError if the model cannot read them, or they are not different."""
-    if len(set(Side.of(model, requests, "query").prompts.tokens(model).strings)) < 2:
-        raise ValueError("these are one request; give at least two different ones")
-
-
-def _by_use(model: Model, given: Given) -> RequestsByUse:
-    """The requests for everything about refusals, checked with its settings.
-
-    Raises:
-        ValueError: if they do not fit each other or the model.
-    """
-    if not isinstance(given.refusals, RefusalSettings):
-        raise ValueError(f"refusals is {given.refusals!r}; give mh.studies.RefusalSettings()")
-    given.refusals.groups(model)
-    if current().limits.workers is not None:
-        source_of(model)  # the answers to come need workers that can load it
-    return RequestsByUse.of(given.requests, QUICK if given.quick else FULL)
-
-
 def _task(model: Model, task: TaskLike | None) -> Task | None:
     """A task, of which the items that the model cannot read are left out."""
     if task is None:
@@ -299,50 +231,6 @@ def _texts(texts: Texts) -> Texts:
     return texts_or_ids(texts)
 
 
-def _check_own(model: Model, own: Own) -> None:
-    if not isinstance(own, Mapping):
-        raise ValueError(f'own is a {type(own).__name__}; give a dict with names, such as own={{"my sweep": scores}}')
-    for name, scores in own.items():
-        if not isinstance(name, str) or not name.strip():
-            raise ValueError(f"own has the name {name!r}; give each score a name, as text")
-        if isinstance(scores, HeadScores):
-            check_scores(model, name, scores)
-        elif not callable(scores):
-            raise ValueError(
-                f"own[{name!r}] is a {type(scores).__name__}; give HeadScores, or a function of the model that returns "
-                "them"
-            )
-
-
-def check_scores(model: Model, name: str, scores: object) -> HeadScores:
-    """Scores of your own, if they are scores of the heads of this model.
-
-    Raises:
-        ValueError: if they are something else.
-    """
-    if not isinstance(scores, HeadScores):
-        raise ValueError(f"own[{name!r}] gives a {type(scores).__name__}; it must give HeadScores")
-    if (scores.n_layers, scores.n_heads) != (model.n_layers, model.n_heads):
-        raise ValueError(
-            f"own[{name!r}] has {scores.n_layers} layers of {scores.n_heads} heads, but {model.name} has "
-            f"{model.n_layers} of {model.n_heads}"
-        )
-    return scores
-
-
-def mark_of(name: str, experiment: Experiment) -> str | None:
-    """What an atlas remembers of a function of the user that has run; None for a function that cannot be compared."""
-    try:
-        return f"{begins_mark(name)}{mark(experiment, 'own')[:16]}"
-    except ValueError:
-        return None
-
-
-def begins_mark(name: str) -> str:
-    """How the marks of all functions that were given under a name begin."""
-    return f"own score {name!r}: "
-
-
 def _name(given: object) -> str:
     """What something is called: the name of a file without its ending, or the name that it was opened by."""
     if not isinstance(given, (str, Path)):
@@ -350,15 +238,9 @@ def _name(given: object) -> str:
     return Path(given).stem if os.path.isfile(Path(given).expanduser()) else str(given)
 
 
-def _content(prompts: PromptPairs | Prompts | Sequence[str]) -> list[Any]:
-    if isinstance(prompts, PromptPairs):
-        return [prompts.clean, prompts.corrupted, prompts.answer, prompts.wrong, prompts.cluster]
-    return [prompts.items] if isinstance(prompts, Prompts) else [*prompts]
-
-
 def _mark(things: Any, content: object) -> str:
     """How many things there are, with a hash of what they are, for a folder to remember."""
-    return f"{len(things)} of your own ({short_hash(content)})"
+    return _PACKAGE if things is None else f"{len(things)} of your own ({short_hash(content)})"
 
 
 def _hash_of_texts(texts: Any) -> str:

@@ -107,7 +107,6 @@ def lists() -> list[tuple[str, str]]:
 SOME = {
     "model": ["gpt2", "EleutherAI/pythia-70m@step3000"],
     "only": ["text", "labels"],
-    "skip": ["text", "roles"],
     "relations": ["country_to_capital", "english_to_french"],
     "requests": ["harmful", "AdvBench"],
     "ablations": ["zero", "mean"],
@@ -144,7 +143,6 @@ WRONG = {
     "figure categories --model ./nothing": "Invalid value for '--model': there is no file or folder './nothing'",
     "figure categories --device gpu": "Invalid value for '--device': 'gpu' is no device",
     "atlas --only labels,safty": "'safty' is not one of patching, text, labels, causes, safety, roles. Did",
-    "atlas --only labels --skip labels": "Invalid value: --only and --skip leave no part",
     "atlas --pairs nothing.csv": "Invalid value for '--pairs': there is no file 'nothing.csv'",
     "atlas --task sintax": "'sintax' is neither a file nor the name of a task. Did you mean \"syntax\"?",
     "atlas --column prompt": "--column and --where are of the file of --requests; give it too",

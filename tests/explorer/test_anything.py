@@ -69,7 +69,7 @@ def shown(what: Any) -> Payload:
 
 
 def model_of(what: Any) -> Any:
-    (model,) = shown(what).page["models"]
+    model = shown(what).page["model"]
     return model
 
 
@@ -130,7 +130,7 @@ def test_each_kind_of_result_has_its_place(small, patched):
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in NO_RESULTS])
 def test_the_result_of_every_analysis_makes_a_page(small, name):
     page = shown(EVERY[name].run(small)).page
-    model = page["models"][0]
+    model = page["model"]
     assert (model["nLayers"], model["nHeads"]) == (3, 4)
     for column in views_of(model):
         assert column["meaning"].endswith(".") and column["unit"] and any(value for value in column["values"])
@@ -157,8 +157,8 @@ def test_a_run_alone_is_the_view_of_its_patterns(small, tmp_path):
     page = json.loads(
         re.findall(r'id="mh-page">(.*?)</script>', mh.explore(run, tmp_path / "a.html").read_text("utf-8"))[0]
     )
-    assert page["kind"] == "run" and page["models"][0]["questions"] == []
-    assert page["models"][0]["columns"] == [] and page["start"] == {"model": 0, "head": "L0H0"}
+    assert page["kind"] == "run" and page["model"]["questions"] == []
+    assert page["model"]["columns"] == [] and page["start"] == "L0H0"
 
 
 def test_results_of_another_model_are_refused():
@@ -305,8 +305,8 @@ def test_contradictions_are_between_measures_of_the_same_prompts(small):
 def test_a_card_has_your_values_prompt_by_prompt():
     scores = demo(cluster=[*"aab", "<b>", "e"])
     payload = shown({"my ablation": scores})
-    assert unblock(payload.blocks["mh-shared-0"])["labels"] == {"my_ablation": ["a", "a", "b", "<b>", "e"]}
-    card = unblock(payload.blocks["mh-heads-0-1"])["heads"][2]
+    assert unblock(payload.blocks["mh-shared"])["labels"] == {"my_ablation": ["a", "a", "b", "<b>", "e"]}
+    card = unblock(payload.blocks["mh-heads-1"])["heads"][2]
     (effect,) = card["cause"]
     assert effect["title"] == "my ablation"
     assert effect["values"] == pytest.approx(scores.values.values[1, 2].tolist())
@@ -315,7 +315,7 @@ def test_a_card_has_your_values_prompt_by_prompt():
 
 def test_a_profile_alone_has_a_pane_without_texts(small):
     profile = EVERY["profile"].run(small)
-    card = unblock(shown(profile).blocks["mh-heads-0-1"])["heads"][2]
+    card = unblock(shown(profile).blocks["mh-heads-1"])["heads"][2]
     assert card["text"]["parts"] == [] and model_of(profile)["panes"] == ["text"]
     assert model_of(profile)["behaviours"] is not None
 
@@ -324,7 +324,7 @@ def test_equal_heads_share_a_rank(small):
     few = np.zeros((4, 10))
     few[0, :3], few[1] = 1, 0.5
     blocks = shown(mh.HeadScores.from_scores(few, name="a", kind="demo")).blocks
-    ranks = [card["rows"][0]["rank"] for layer in range(4) for card in unblock(blocks[f"mh-heads-0-{layer}"])["heads"]]
+    ranks = [card["rows"][0]["rank"] for layer in range(4) for card in unblock(blocks[f"mh-heads-{layer}"])["heads"]]
     assert ranks == [1] * 3 + [14] * 7 + [4] * 10 + [14] * 20
 
 
@@ -338,7 +338,7 @@ def test_hostile_names_stay_texts(tmp_path):
     given = {name: demo(name, kind=name or "k", provenance={"metric": name, "intervention": name}) for name in HOSTILE}
     page = mh.explore(given, tmp_path / "page.html").read_bytes().decode("utf-8")
     assert page.count("<script") == 2 + 4 and "<img" not in page
-    model = json.loads(re.findall(r'id="mh-page">(.*?)</script>', page)[0])["models"][0]
+    model = json.loads(re.findall(r'id="mh-page">(.*?)</script>', page)[0])["model"]
     assert [column["label"] for column in views_of(model)] == [*HOSTILE[:-1], "k"]
     odd = demo(provenance={"model": 3, "selected": 4, "receivers": 5, "metric": None, "intervention": ["x"]})
     assert model_of(odd)["name"] == "a model"

@@ -25,7 +25,7 @@ from mechheads.explorer.page import alt_text, page_html, png, script, svg
 from mechheads.explorer.payload import atlas_payload
 from mechheads.studies.atlas import Atlas
 
-LIVE: Any = {"model": 0, "maxCharacters": 10, "maxTokens": 5}
+LIVE: Any = {"maxCharacters": 10, "maxTokens": 5}
 needs_anywidget = pytest.mark.needs(find_spec("anywidget") is not None, "anywidget")
 
 
@@ -63,9 +63,9 @@ def test_outside_a_notebook_it_is_a_page(tmp_path, monkeypatch):
 def test_the_card_of_a_head_opens_with_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page, blocks = data(mh.head_card(demo(), "L1H2"))
-    assert page["start"] == {"model": 0, "head": "L1H2"} and page["title"] == "L1H2 of demo"
-    assert sorted(blocks) == ["mh-heads-0-1", "mh-shared-0"] and (tmp_path / "L1H2.html").exists()
-    assert [card["head"] for card in unblock(blocks["mh-heads-0-1"])["heads"]] == ["L1H2"]
+    assert page["start"] == "L1H2" and page["title"] == "L1H2 of demo"
+    assert sorted(blocks) == ["mh-heads-1", "mh-shared"] and (tmp_path / "L1H2.html").exists()
+    assert [card["head"] for card in unblock(blocks["mh-heads-1"])["heads"]] == ["L1H2"]
     with pytest.raises(ValueError, match="head L5H0 is out of range"):
         mh.head_card(demo(), "L5H0")
 
@@ -91,7 +91,7 @@ def test_a_page_is_named_after_its_model_and_not_after_its_file():
 def test_without_scripts_there_is_a_picture_with_its_words(atlas):
     payload = atlas_payload(atlas)
     drawn = ElementTree.fromstring(svg(payload.page))
-    model = payload.page["models"][0]
+    model = payload.page["model"]
     squares = sum(part.tag.endswith("rect") for part in drawn)
     counts = {len(of) for of in model["categories"]["of"] if of is not None and len(of) > 1}
     legend = [*model["categories"]["names"], *(f"{n} categories" for n in sorted(counts)), "none"]
@@ -115,7 +115,7 @@ def test_without_scripts_there_is_a_picture_with_its_words(atlas):
 @needs_anywidget
 def test_the_png_shows_the_same_map(atlas):
     payload = atlas_payload(atlas)
-    payload.page["models"][0]["categories"]["of"][:3] = [[0], [], None]
+    payload.page["model"]["categories"]["of"][:3] = [[0], [], None]
     drawn = ElementTree.fromstring(svg(payload.page))
     image = importlib.import_module("PIL.Image").open(BytesIO(png(payload.page)))
     assert image.size == (2 * int(drawn.attrib["width"]), 2 * int(drawn.attrib["height"]))
@@ -126,7 +126,7 @@ def test_the_png_shows_the_same_map(atlas):
 
 def test_a_head_of_several_categories_has_the_hue_of_their_number(atlas):
     payload = atlas_payload(atlas)
-    model = payload.page["models"][0]
+    model = payload.page["model"]
     model["categories"]["of"] = [[0], [1, 2], [0, 1, 2], *[[]] * (model["nLayers"] * model["nHeads"] - 3)]
     drawn = ElementTree.fromstring(svg(payload.page))
     fills = [part.attrib["fill"] for part in drawn if part.tag.endswith("rect")]
@@ -159,9 +159,9 @@ def test_a_view_holds_the_patterns_of_a_run(small, tmp_path, monkeypatch):
     texts = ["The capital of France is", "one two"]
     run = small.cache(texts, sites=("pattern",))
     page, blocks = data(run.attention.view())
-    assert page["kind"] == "run" and page["models"][0]["questions"] == []
-    assert [each["tokens"] for each in unblock(blocks["mh-shared-0"])["prompts"]] == [*map(list, run.tokens.strings)]
-    card = unblock(blocks["mh-heads-0-2"])["heads"][1]
+    assert page["kind"] == "run" and page["model"]["questions"] == []
+    assert [each["tokens"] for each in unblock(blocks["mh-shared"])["prompts"]] == [*map(list, run.tokens.strings)]
+    card = unblock(blocks["mh-heads-2"])["heads"][1]
     assert card["head"] == "L2H1" and card["text"] is None
     for i, strings in enumerate(run.tokens.strings):
         found, n = card["pattern"][i]["attention"], len(strings)

@@ -49,7 +49,7 @@ def payload(atlas) -> Payload:
 @pytest.fixture(scope="module")
 def heads(payload, atlas) -> dict[str, dict[str, Any]]:
     """Every card by the name of its head."""
-    blocks = [unblock(payload.blocks[f"mh-heads-0-{layer}"]) for layer in range(atlas.sizes[0])]
+    blocks = [unblock(payload.blocks[f"mh-heads-{layer}"]) for layer in range(atlas.sizes[0])]
     return {card["head"]: card for part in blocks for card in part["heads"]}
 
 
@@ -61,7 +61,7 @@ def same(found: Any, values: Any) -> bool:
 
 def test_every_column_is_that_of_the_table(payload, atlas):
     table = atlas.to_dataframe()
-    found = json.loads(to_json(payload.page))["models"][0]["columns"]
+    found = json.loads(to_json(payload.page))["model"]["columns"]
     assert [column["name"] for column in found] == list(table)
     for column in found:
         assert same(column["values"], table[column["name"]].to_numpy()), column["name"]
@@ -75,7 +75,7 @@ def test_every_column_is_that_of_the_table(payload, atlas):
 
 def test_the_tables_are_those_of_the_atlas_also_without_scripts(payload, atlas):
     found = {question.key: question for question in atlas.questions()}
-    told = {question["key"]: question for question in payload.page["models"][0]["questions"]}
+    told = {question["key"]: question for question in payload.page["model"]["questions"]}
     assert list(told) == list(found)
     for key, question in found.items():
         assert told[key]["rows"] == plain([vars(row) for row in question.rows])
@@ -83,10 +83,10 @@ def test_the_tables_are_those_of_the_atlas_also_without_scripts(payload, atlas):
     still = page_html(payload).split('<div id="mh-root"')[1].split("</div>")[0]
     assert still.count("<tr>") == sum(len(question.rows) for question in found.values())
     hostile = copy.deepcopy(payload.page)
-    (question, *_) = hostile["models"][0]["questions"]
+    (question, *_) = hostile["model"]["questions"]
     row = {"head": "L0H0", "unit": "", "value": None, "low": None, "high": None}
     rows = [row | {"measured": text} for text in HOSTILE]
-    hostile["models"][0]["questions"] = [
+    hostile["model"]["questions"] = [
         question | {"title": HOSTILE[0], "varies": "", "rows": rows, "warnings": HOSTILE[:1]}
     ]
     texts = []
@@ -98,7 +98,7 @@ def test_the_tables_are_those_of_the_atlas_also_without_scripts(payload, atlas):
 
 
 def test_every_column_has_the_question_of_its_view_or_of_its_heading(payload):
-    model = payload.page["models"][0]
+    model = payload.page["model"]
     of = {column["name"]: column["question"] for column in model["columns"]}
     expected = {"patching": "pairs", "direct_ci_low": "pairs", "phi": "weights", "categories": "weights"}
     expected |= {"to_first": "text", "names": "text", "ships_scaling": "requests", "layer": None}
@@ -150,7 +150,7 @@ def test_paths_end_and_begin_at_the_head(heads, atlas):
 
 
 def test_examples_and_patterns_are_those_of_the_atlas(heads, payload, atlas):
-    shared = unblock(payload.blocks["mh-shared-0"])
+    shared = unblock(payload.blocks["mh-shared"])
     examples, card = atlas.examples, heads["L1H2"]
     rows = examples.of("L1H2")
     given = [(part["name"], one) for part in card["text"]["parts"] for one in part["examples"]]
@@ -183,7 +183,7 @@ def test_a_pattern_is_that_of_a_run(loaded, atlas, heads):
 
 
 def test_the_landing_has_categories_and_names(payload, atlas):
-    model = payload.page["models"][0]
+    model = payload.page["model"]
     order = [f"L{layer}H{head}" for layer in range(atlas.sizes[0]) for head in range(atlas.sizes[1])]
     for i, head in enumerate(order):
         names = model["categories"]["names"]
@@ -199,7 +199,7 @@ def test_the_landing_has_categories_and_names(payload, atlas):
 
 
 def test_every_number_has_a_result_with_the_call_that_gives_it_again(payload, atlas, tmp_path):
-    model = payload.page["models"][0]
+    model = payload.page["model"]
     sources = {source["name"]: source for source in model["sources"]}
     assert list(sources) == [*atlas.results, *atlas.tables]
     assert {column["source"] for column in model["columns"]} - {None} <= set(sources)
@@ -287,9 +287,9 @@ def test_hostile_texts_stay_texts(atlas, tmp_path):
     page = path.read_bytes().decode("utf-8")
     read = Scripts()
     read.feed(page)
-    model = json.loads(read.texts["mh-page"])["models"][0]
+    model = json.loads(read.texts["mh-page"])["model"]
     assert model["name"] == one.model and model["notes"] == HOSTILE
-    shared = unblock(read.texts["mh-shared-0"])
+    shared = unblock(read.texts["mh-shared"])
     assert shared["requests"] == HOSTILE and [pair["wrong"] for pair in shared["pairs"]] == HOSTILE
     assert set(read.tags) == {
         "html",
@@ -335,7 +335,7 @@ def test_the_page_needs_no_network_and_runs_its_own_script_only(payload):
 
 def test_only_some_heads_have_cards(atlas):
     page = atlas_payload(atlas, heads=[mh.HeadId(1, head) for head in range(atlas.sizes[1])])
-    assert sorted(page.blocks) == ["mh-heads-0-1", "mh-shared-0"]
+    assert sorted(page.blocks) == ["mh-heads-1", "mh-shared"]
 
 
 @pytest.fixture(scope="module")
@@ -358,7 +358,7 @@ def test_a_page_is_small(layers, n_heads, most, real):
         patching=made(np.random.default_rng(0).normal(size=(layers, n_heads)), 0.1),
     )
     payload = atlas_payload(many)
-    assert len(unblock(payload.blocks[f"mh-heads-0-{layers - 1}"])["heads"]) == n_heads
+    assert len(unblock(payload.blocks[f"mh-heads-{layers - 1}"])["heads"]) == n_heads
     assert len(page_html(payload)) < most * 2**20 - 3000 * layers * n_heads  # for what is left out here
 
 

@@ -135,7 +135,7 @@ def test_it_says_where_it_comes_from(llama: mh.Model) -> None:
     found = role_curve(llama, TEXTS, random_gates(llama), counts=[2], draws=1)
     assert found.provenance["model"] == llama.name and found.name == "task"
     assert found.provenance["counts"] == [2] and found.provenance["n_items"] == 3
-    assert repr(found).startswith("<Curves 'role_curves' of 'task' in nats: facilitation ")
+    assert repr(found).startswith("<Curves 'role_curves' of 'task' in nats: facilitation, ")
     assert "<table" in found._repr_html_()
 
 

@@ -237,5 +237,5 @@ def test_faithfulness_of_two_clusters_has_no_interval(llama: mh.Model) -> None:
     prompts = mh.Prompts(CLEAN[:2], answer=[" Paris", " Madrid"])
     found = faithfulness(llama, prompts, [(0, 0), (1, 1)], intervention=mh.Zero(), metric=mh.log_prob)
     assert np.isnan([found.ci_low, found.ci_high]).all()
-    assert repr(found).startswith("<Faithfulness ") and "(too few clusters for an interval) of 2 heads" in repr(found)
+    assert repr(found).startswith("<Faithfulness ") and "(too few), 2 heads" in repr(found)
     assert (found.ablation, found.metric) == ("Zero()", "log_prob")

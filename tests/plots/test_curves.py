@@ -96,18 +96,16 @@ def test_hover_tells_the_last_head_and_the_interval() -> None:
     found = lines(plots.curves(made(name="<b>it")))
     where = ", &lt;b&gt;it, demo<br>"
     assert found["first"].text == (
-        f"<b>first</b>{where}no head gated off<br>change in log p (nats) +0.00 [-0.50, +0.25]",
+        f"<b>first</b>{where}k 0<br>change in log p (nats) +0.00 [-0.50, +0.25]",
         f"<b>first</b>{where}k 1, head L0H1<br>change in log p (nats) -1.00 [-1.50, -0.75]",
         f"<b>first</b>{where}k 5, head L4H1<br>change in log p (nats) -3.00 [-3.50, -2.75]",
     )
     assert found["&lt;b&gt;second"].text[0].startswith("<b>&lt;b&gt;second</b>")
     assert (
-        found["random orders, 2 draws"]
-        .text[2]
-        .endswith("5 heads gated off<br>change in log p (nats) -0.80, -1.00 to -0.60 over draws")
+        found["random orders, 2 draws"].text[2].endswith("k 5<br>change in log p (nats) -0.80<br>draws -1.00 to -0.60")
     )
     over_seeds = lines(plots.curves(made(about={"over": "seeds"})))["first"]  # each seed has its own order
-    assert over_seeds.text[2].split("<br>")[1] == "5 heads gated off"
+    assert over_seeds.text[2].split("<br>")[1] == "k 5"
 
 
 def test_other_verdicts_are_drawn_beside_attack_success() -> None:
@@ -124,7 +122,7 @@ def test_other_verdicts_are_drawn_beside_attack_success() -> None:
     assert (
         found["random orders, 2 draws"]
         .text[2]
-        .endswith("attack success 20%, 15% to 25% over draws<br>deflected 4%<br>degenerate 50%<br>over refusal 25%")
+        .endswith("attack success 20%<br>draws 15% to 25%<br>deflected 4%<br>degenerate 50%<br>over refusal 25%")
     )
     layout = figure.layout
     assert layout.yaxis.tickformat == ".0%" and layout.yaxis.range[0] < 0 and layout.yaxis.range[1] > 1
@@ -178,7 +176,7 @@ def test_what_a_stopped_run_did_not_reach_is_left_out() -> None:
     figure = plots.curves(curves)
     assert all(band.x.tolist() == [0, 1, 1, 0] for band in bands(figure).values())
     assert np.isnan(lines(figure)["first"].y[2])
-    assert lines(figure)["first"].text[1].endswith("<br>over refusal not known")
+    assert lines(figure)["first"].text[1].endswith("<br>over refusal ")
 
 
 def test_without_intervals() -> None:
@@ -232,7 +230,7 @@ def test_numbers_of_heads_that_double_stand_at_equal_distances() -> None:
     np.testing.assert_allclose(axis.tickvals[:-1], np.arange(-1, 6))
     assert axis.tickvals[-1] == pytest.approx(np.log2(50))
     assert set(lines(figure)["first"].x) == set(axis.tickvals) == set(bands(figure)["first"].x)
-    assert "50 heads gated off" in "".join(lines(figure)["first"].text)
+    assert "k 50<br>" in "".join(lines(figure)["first"].text)
     assert plots.curves(made()).layout.xaxis.ticktext is None  # 0, 1, 5
 
 

@@ -97,14 +97,10 @@ def test_what_was_left_out_of_relations_is_counted_where_scores_are_printed():
     assert "pairs" not in printed()
 
 
-def test_equal_scores_beside_the_last_that_is_shown_are_counted():
-    score = np.concatenate([np.full(8, 2.0), np.full(5, -1.0), np.zeros(7)]).reshape(4, 5)
-    printed = str(mh.HeadScores.from_scores(score, **ABOUT))
-    assert LARGEST in printed
-    score[0, 0] = 0  # of 12, none of which is left out by its place alone
-    assert "the last equals 2 more:" in str(mh.HeadScores.from_scores(score, **ABOUT))
-    assert LARGEST in str(mh.HeadScores.from_scores(np.eye(3), **ABOUT))
-    assert LARGEST in str(mh.HeadScores.from_scores(np.arange(12.0).reshape(3, 4), **ABOUT))
+@pytest.mark.parametrize(("score", "rows"), [(np.eye(3), 3), (np.arange(12.0).reshape(3, 4), 10)])
+def test_without_intervals_the_largest_that_are_not_0_are_shown(score: np.ndarray, rows: int):
+    printed = str(mh.HeadScores.from_scores(score, **ABOUT)).splitlines()
+    assert printed[1] == LARGEST and sum(line.startswith("L") for line in printed) == rows
 
 
 def frame(**columns) -> pd.DataFrame:

@@ -6,7 +6,6 @@ import csv
 import inspect
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,6 @@ def asked() -> dict[str, Any]:
         "requests": REQUESTS,
         "task": task_of(),
         "texts": TEXTS,
-        "updates": 2,
     }
 
 
@@ -101,7 +99,7 @@ def test_pairs_without_answers_are_measured_by_what_they_allow(small: mh.Model):
     assert set(nothing.results) == {"patching", "direct", "paths"}
     assert nothing.patching is not None and nothing.patching.provenance["metric"] == "kl_divergence"
     assert nothing.circuit is not None and nothing.circuit.table["score"].iloc[-1] > 0
-    effects = atlas_payload(by_answer).blocks["mh-heads-0-0"]
+    effects = atlas_payload(by_answer).blocks["mh-heads-0"]
     assert "What the head itself adds to the logits of the answer" in json.dumps(unblock(effects))
     for atlas in (by_answer, nothing):
         (direct,) = (one for each in atlas.questions() for one in each.measures if one.column == "direct")
@@ -152,15 +150,14 @@ def test_how_many_parts_are_done_is_told(small: mh.Model, capsys: pytest.Capture
 
 
 def test_parts_are_chosen_by_name(small: mh.Model):
-    assert chosen() == ("patching", "text", "labels", "causes", "safety", "own")
-    assert chosen(only="labels") == ("labels",)
-    assert chosen(["roles", "patching", "labels"], skip=["labels"]) == ("patching", "roles")
+    assert chosen() == ("patching", "text", "labels", "causes", "safety")
+    assert chosen("labels") == ("labels",)
+    assert chosen(["roles", "patching"]) == ("patching", "roles")
     for wrong, message in (
         ({"only": ["lables"]}, "only is 'lables'; choose one of 'patching'"),
-        ({"skip": "safty"}, 'Did you mean "safety"?'),
-        ({"only": ["labels"], "skip": ["labels"]}, "only and skip leave no part; leave one of 'patching'"),
-        ({"only": []}, "only and skip leave no part"),
-        ({"skip": 3}, "skip is 3; give names of parts, such as ['patching', 'text']"),
+        ({"only": "safty"}, 'Did you mean "safety"?'),
+        ({"only": []}, "only names no part; choose among 'patching'"),
+        ({"only": 3}, "only is 3; give names of parts, such as ['patching', 'text']"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             build_atlas(small, **wrong)
@@ -168,7 +165,7 @@ def test_parts_are_chosen_by_name(small: mh.Model):
     assert (list(atlas.tables), list(atlas.results), atlas.asked) == (["examples"], ["profile"], {})
     assert atlas.done == ["text"]
     only = inspect.signature(atlas_command).parameters["only"].annotation
-    for part in PARTS.keys() - {"own"}:
+    for part in PARTS:
         assert part in str(only.__metadata__[0].help)
 
 
@@ -196,22 +193,16 @@ def test_parts_are_chosen_by_name(small: mh.Model):
         ({"texts": [" one two"]}, "texts have no window of at least 16 tokens; give longer texts"),
         ({"texts": [[1, 999_999] * 50]}, "texts[0] contains token ids outside 0.."),
         ({"texts": {" one" * 50: 1}}, "texts is a dict with the keys ' one"),
-        ({"only": "own"}, '"own" is the only part to do, but own is empty'),
         ({"relations": ["country_to_captal"]}, 'Did you mean "country_to_capital"?'),
         ({"requests": "JailbreakBanch"}, 'Did you mean "JailbreakBench"?'),
         ({"requests": []}, "requests is empty"),
         ({"task": "sintax"}, 'Did you mean "syntax"?'),
         ({"texts": "no/texts.txt"}, "texts: 'no/texts.txt' is not a file; give a text file with empty lines"),
-        ({"own": {" ": len}}, "own has the name ' '"),
-        ({"own": {"mine": 3}}, "own['mine'] is a int; give HeadScores, or a function of the model"),
-        ({"own": [3]}, 'own is a list; give a dict with names, such as own={"my sweep": scores}'),
         ({"texts": 3}, "texts is 3; give a list of prompts"),
         ({"texts": ["one", 2]}, "texts[1] is 2; give a string, a chat (a list of messages) or a list of token ids"),
         ({"relations": 3}, "relations is 3; give names, files or mh.Relation objects"),
         ({"requests": 3}, "requests is 3; give a list of texts"),
         ({"task": 3}, "task is 3; give mh.Task(prompts=[...], targets=[...]) or a text or a path or None"),
-        ({"updates": 0}, "updates is 0; it must be at least 1"),
-        ({"updates": "two"}, "updates is 'two'; it must be a whole number, at least 1"),
         ({"after_each": 3}, "after_each is 3; give a function of the atlas"),
         ({"resume": "atlas"}, "resume is 'atlas'; give an atlas, such as mh.studies.Atlas.load(folder)"),
     ],
@@ -223,69 +214,6 @@ def test_what_cannot_be_asked_is_said_before_any_work(small: mh.Model, given: di
 
 def scores(model: mh.Model, value: float = 1.0) -> mh.HeadScores:
     return mh.HeadScores.from_scores(np.full((model.n_layers, model.n_heads), value), name="mine", kind="demo")
-
-
-def mine(model: mh.Model) -> mh.HeadScores:
-    return scores(model, 2.0)
-
-
-def changed(model: mh.Model) -> mh.HeadScores:
-    return scores(model, 3.0)
-
-
-def test_scores_of_your_own_are_stages(small: mh.Model):
-    def broken(model: mh.Model) -> mh.HeadScores:
-        return {}["missing"]
-
-    own = {
-        "given": scores(small),
-        "mine, z": mine,
-        "broken": broken,
-        "number": lambda _: 3,
-        "exit": lambda _: sys.exit(2),
-    }
-    atlas = build_atlas(small, own=own, only="own")  # type: ignore[arg-type]
-    assert list(atlas.own) == ["given", "mine, z"] and atlas.to_dataframe()["mine_z"].tolist() == [2.0] * 12
-    assert "own score 'mine, z'" in atlas.seconds and not atlas.interrupted
-    assert atlas.notes == [
-        "own score 'broken' left out: KeyError: 'missing'",
-        "own score 'number' left out: own['number'] gives a int; it must give HeadScores",
-        "own score 'exit' left out: SystemExit: 2",
-    ]
-    other = mh.HeadScores.from_scores(np.eye(2), name="mine", kind="demo")
-    with pytest.raises(ValueError, match=r"own\['mine'\] has 2 layers of 2 heads, but .* has 3 of 4"):
-        build_atlas(small, own={"mine": other})
-
-
-def test_a_function_runs_again_only_if_it_has_changed(small: mh.Model):
-    calls: list[int] = []
-
-    def counted(model: mh.Model) -> mh.HeadScores:
-        calls.append(small.n_layers)  # a model of its own, which cannot be compared
-        return mine(model)
-
-    before = build_atlas(small, own={"mine": mine, "counted": counted}, only="own")
-    again = build_atlas(small, own={"mine": mine, "counted": counted}, only="own", resume=before)
-    assert len(calls) == 2 and again.own["mine"] is before.own["mine"]
-    later = build_atlas(small, own={"mine": changed}, only="own", resume=again)
-    assert later.own["mine"].scores.values[0, 0] == 3.0 and list(later.own) == ["mine", "counted"]
-
-
-def test_scores_of_a_former_function_do_not_stay(small: mh.Model):
-    def broken(model: mh.Model) -> mh.HeadScores:
-        raise ValueError("no")
-
-    def built(own: Any, resume: Atlas | None = None) -> Atlas:
-        return build_atlas(small, own={"mine": own}, only="own", resume=resume)
-
-    first_one = built(mine)
-    back = built(mine, built(changed, first_one))
-    assert back.own["mine"].scores.values[0, 0] == 2.0 and back.done == first_one.done
-    from_scores = built(mine, built(scores(small), first_one))
-    assert from_scores.own["mine"].scores.values[0, 0] == 2.0
-    failed = built(broken, first_one)
-    assert failed.own == {} and failed.done == [] and failed.notes == ["own score 'mine' left out: no"]
-    assert first_one.own["mine"].scores.values[0, 0] == 2.0
 
 
 def test_a_part_whose_file_was_deleted_is_done_again(small: mh.Model, tmp_path: Path):
@@ -318,19 +246,19 @@ STAGES = (
 def test_after_ctrl_c_in_every_stage_the_atlas_is_the_undisturbed_one(
     small: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
-    whole = build_atlas(small, **asked(), only=PARTS, own={"mine": mine})
-    assert not whole.interrupted and set(whole.done) > set(PARTS) - {"own"}
+    whole = build_atlas(small, **asked(), only=PARTS)
+    assert not whole.interrupted and set(whole.done) == set(PARTS)
     atlas: Atlas | None = None
     for stage, done in STAGES:
         with monkeypatch.context() as patch:
             patch.setattr(build, stage, stopped_at(1, getattr(build, stage)))
-            atlas = build_atlas(small, **asked(), only=PARTS, own={"mine": mine}, resume=atlas)
+            atlas = build_atlas(small, **asked(), only=PARTS, resume=atlas)
         assert atlas.interrupted and set(atlas.done) == done
         assert sum(note.startswith("interrupted") for note in atlas.notes) == 1
         if atlas.results:
             atlas.save(tmp_path)
             atlas = Atlas.load(tmp_path)
-    atlas = build_atlas(small, **asked(), only=PARTS, own={"mine": mine}, resume=atlas)
+    atlas = build_atlas(small, **asked(), only=PARTS, resume=atlas)
     assert_same_atlas(atlas, whole)
     atlas.save(tmp_path)
     stored, times = Atlas.load(tmp_path), dict(atlas.seconds)
@@ -338,7 +266,7 @@ def test_after_ctrl_c_in_every_stage_the_atlas_is_the_undisturbed_one(
     for stage, _ in STAGES:
         monkeypatch.setattr(build, stage, stopped_at(1, getattr(build, stage)))
     with mh.settings(progress=True):
-        finished = build_atlas(small, **asked(), only=PARTS, own={"mine": mine}, resume=stored)
+        finished = build_atlas(small, **asked(), only=PARTS, resume=stored)
     assert not finished.interrupted and finished.seconds == times
     assert_same_atlas(finished, whole)
     said = capsys.readouterr().err
@@ -408,7 +336,7 @@ def test_the_command_takes_files_and_goes_on_in_its_folder(
     tiny: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     files, out = files_of(tmp_path), tmp_path / "out"
-    common = ["--model", str(tiny("llama")), "--out", str(out), "--skip", "safety"]
+    common = ["--model", str(tiny("llama")), "--out", str(out), "--only", "patching,text,labels,causes"]
     given = [each for option in files.items() for each in option]
     with monkeypatch.context() as patch:
         patch.setattr(build, "path_matrix", stopped_at(1, build.path_matrix))
@@ -440,15 +368,13 @@ def test_roles_and_safety_heads_of_your_own(small: mh.Model, tmp_path: Path):
     files = files_of(tmp_path)
     given = {"requests": files["--requests"], "task": files["--task"]}
     relations = ["country_to_capital"]
-    atlas = build_atlas(small, **given, relations=relations, updates=2, only=["safety", "roles", "labels"])
+    atlas = build_atlas(small, **given, relations=relations, only=["safety", "roles", "labels"])
+    assert atlas.asked.pop("task_vary") == "5 items, 3 of 6 starts, 2 updates of each fit"
     assert atlas.asked == {"requests": "asking", "task": "naming"} and atlas.pairs == []
     assert atlas.requests == [request.strip() for request in REQUESTS]
     assert atlas.roles is not None and atlas.safety["scaling"].values.sizes["prompt"] == 4
-    assert "2 updates of each fit on 5 of the task's 5 items" in atlas.notes[-1]
-    assert atlas.labels is not None and atlas.labels.provenance["updates"] == 2
+    assert atlas.labels is not None and atlas.labels.provenance["quick"] is False
     assert all(str(tmp_path) not in json.dumps(scores.provenance) for scores in atlas.results.values())
-    named = build_atlas(small, requests="harmless", task=task_of(), only=["own"], own={"mine": mine})
-    assert named.asked == {} and named.own["mine"].scores.values[0, 0] == 2.0
 
 
 def test_the_command_refuses_an_unknown_part_before_it_loads_a_model(tmp_path: Path):
@@ -462,9 +388,3 @@ def test_a_file_of_your_own_scores_keeps_its_name_whatever_else_is_there(small: 
     Atlas(small.name, own={"one": one, "two": two}).save(tmp_path)
     next(path for path in tmp_path.glob("own_*.nc") if mh.HeadScores.load(path).scores.max() == 1).unlink()
     assert {name: float(kept.scores.max()) for name, kept in Atlas.load(tmp_path).own.items()} == {"two": 2.0}
-
-
-def test_a_function_whose_scores_were_deleted_runs_again(small: mh.Model):
-    atlas = build_atlas(small, own={"mine": mine}, only="own")
-    del atlas.own["mine"]
-    assert list(build_atlas(small, own={"mine": mine}, only="own", resume=atlas).own) == ["mine"]

@@ -136,7 +136,7 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
     pd.testing.assert_frame_equal(again.refusals.table, found.table)
     page = write_page(atlas, tmp_path / "index.html").read_text("utf-8")
     assert "<b>dog</b>" not in page
-    (model,) = atlas_payload(atlas).page["models"]
+    model = atlas_payload(atlas).page["model"]
     shown = {table["name"]: table for table in model["tables"]}
     assert list(shown)[:2] == ["The first heads of each ranking", "Agreement between rankings"]
     assert [name for name, table in shown.items() if table["folded"]] == ["Requests and answers"]

@@ -584,11 +584,7 @@ def test_a_curve_counts_groups_and_takes_the_numbers_it_is_given(llama: mh.Model
     assert found.table["score"].tolist() == [0.1, 0.3, 0.9, 0.1, 0.1, 0.4]
     drawn = found.plot()
     assert drawn.layout.xaxis.title.text == "number of key/value groups ablated together"
-    assert any(
-        "<br>1 key/value group ablated together, the last L2H0<br>" in text
-        for trace in drawn.data
-        for text in trace.text or ()
-    )
+    assert any("<br>k 1, head L2H0<br>" in text for trace in drawn.data for text in trace.text or ())
     with pytest.raises(ValueError, match="most is 0; it must be at least 1"):
         attack_curve(llama, ranking, HARMFUL, HARMLESS, most=[0, 2])
 

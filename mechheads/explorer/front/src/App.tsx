@@ -15,7 +15,7 @@ import { togglePin } from "./pointing";
 import { announced, told } from "./say";
 import { SearchLine } from "./search/SearchLine";
 import { useSectionOfAddress } from "./sections";
-import { hasAddress, isPinned, state } from "./state";
+import { hasAddress, state } from "./state";
 import { Tray } from "./Tray";
 import { Unknown } from "./Unknown";
 import { Hint } from "./views/Hint";
@@ -88,8 +88,6 @@ function Detail() {
   const box = useRef<HTMLElement>(null);
   const opener = useRef<Element | null>(null);
   const head = state.head.value;
-  const model = state.model.value;
-  const key = `${model}.${head}`;
   useEffect(() => {
     const element = box.current;
     if (!isDrawn && page.value.kind === "run") return;
@@ -102,30 +100,30 @@ function Detail() {
       // Beside the map: its evidence is in sight if it stands near the top.
       if (element.getBoundingClientRect().top > innerHeight / 4) element.parentElement?.scrollIntoView({ block: "start" });
     }
-  }, [key]);
+  }, [head]);
   useEffect(() => () => opener.current?.scrollIntoView({ block: "center" }), []);
   if (head === null) return null;
   return (
     <section class={`mh-detail ${page.value.kind === "run" ? "is-wide" : ""}`} aria-labelledby={idOf("detail")} ref={box}>
       <header>
-        <h2 class="mh-detail-title" id={idOf("detail")} tabIndex={-1}><bdi>{titleOf({ model, head })}</bdi></h2>
+        <h2 class="mh-detail-title" id={idOf("detail")} tabIndex={-1}><bdi>{titleOf(head)}</bdi></h2>
         <div class="mh-buttons">
-          <HeadButtons model={model} head={head} />
+          <HeadButtons head={head} />
           <button type="button" onClick={close} aria-keyshortcuts="Escape">Close</button>
         </div>
       </header>
-      <Card model={model} head={head} page={page.value} />
+      <Card head={head} page={page.value} />
     </section>
   );
 }
 
-function HeadButtons({ model, head }: { model: number; head: number }) {
-  const pinned = isPinned({ model, head });
+function HeadButtons({ head }: { head: number }) {
+  const pinned = state.pins.value.includes(head);
   return (
     <>
       <button type="button" onClick={() => step(-1)} aria-label="Previous head" aria-keyshortcuts="[">{"\u2190"}</button>
       <button type="button" onClick={() => step(1)} aria-label="Next head" aria-keyshortcuts="]">{"\u2192"}</button>
-      <button type="button" onClick={() => togglePin(model, head)} aria-pressed={pinned} aria-keyshortcuts="p">{pinned ? "Unpin" : "Pin"}</button>
+      <button type="button" onClick={() => togglePin(head)} aria-pressed={pinned} aria-keyshortcuts="p">{pinned ? "Unpin" : "Pin"}</button>
     </>
   );
 }

@@ -7,7 +7,7 @@ import { useWidth } from "./card/parts";
 import { CopyPython } from "./CopyPython";
 import type { Circuit } from "./data";
 import { model } from "./page";
-import { choose, same, state } from "./state";
+import { choose, state } from "./state";
 
 /** The share of the metric from which on heads are shown at first. */
 const FAITHFUL = 0.9;
@@ -91,12 +91,7 @@ function Curve({ curve, at, name }: { curve: Circuit["curve"]; at: number; name:
   );
 }
 
-function pinAll(heads: readonly string[]): void {
-  const its = state.model.peek();
-  const refs = heads.flatMap((name) => {
-    const head = numberOf(model.peek(), name);
-    return head === null ? [] : [{ model: its, head }];
-  });
-  const before = state.pins.peek();
-  choose({ pins: [...before, ...refs.filter((ref) => !before.some((each) => same(each, ref)))] });
+function pinAll(names: readonly string[]): void {
+  const heads = names.flatMap((name) => numberOf(model.peek(), name) ?? []);
+  choose({ pins: [...new Set([...state.pins.peek(), ...heads])] });
 }

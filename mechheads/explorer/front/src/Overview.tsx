@@ -50,8 +50,8 @@ function MapView() {
       </div>
       <div class="mh-maps">
         <div class="mh-one-map">
-          <CategoryMap model={state.model.value} />
-          <Legend model={state.model.value} />
+          <CategoryMap />
+          <Legend />
         </div>
       </div>
     </section>
@@ -106,7 +106,7 @@ function ScatterView() {
         <Pick label="Across" columns={measures(its)} value={x} onPick={(name) => choose({ x: name })} />
         <Pick label="Up" columns={measures(its)} value={y} onPick={(name) => choose({ y: name })} />
       </div>
-      <Scatter model={state.model.value} />
+      <Scatter />
     </section>
   );
 }
@@ -124,12 +124,12 @@ function TableView() {
         <h2 id={idOf("table")}>Table</h2>
         <div class="mh-buttons">
           {width > 0 && left > 0 && <button type="button" class="mh-small" onClick={() => choose({ columns: usualColumns(its) })}>{`${left} more ${left === 1 ? "column" : "columns"}`}</button>}
-          <button type="button" class="mh-small" title="Every column of the heads in the table, in its order" onClick={() => download(asCsv(rowsOf(state.model.value)), "heads.csv", "text/csv")}>CSV</button>
+          <button type="button" class="mh-small" title="Every column of the heads in the table, in its order" onClick={() => download(asCsv(rowsOf()), "heads.csv", "text/csv")}>CSV</button>
           <CopyPython model={its} sources={names.map((name) => columnOf(its, name)?.source)} what="the table" />
           <ColumnMenu shown={names} />
         </div>
       </header>
-      {width > 0 && <HeadTable model={state.model.value} columns={fitted(its, names, room)} />}
+      {width > 0 && <HeadTable columns={fitted(its, names, room)} />}
     </section>
   );
 }

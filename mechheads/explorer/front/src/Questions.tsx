@@ -10,7 +10,7 @@ import { idOf } from "./ids";
 import { model, page } from "./page";
 import { Folded } from "./sections";
 import { plainClick, StateLink } from "./StateLink";
-import { hashOf, linked, open, state } from "./state";
+import { hashOf, linked, open } from "./state";
 import { questionOf, shortened } from "./table";
 import { heading } from "./text";
 
@@ -44,12 +44,12 @@ function Block({ of, its, isOpen }: { of: Question; its: Model; isOpen: boolean 
   return (
     <article class={`mh-block ${isOpen ? "is-shown" : ""}`} aria-labelledby={idOf(`question-${key}`)}>
       <h3 id={idOf(`question-${key}`)}>
-        <StateLink to={linked({ question: key }, state.model.value)} title="Show this question in the map, the scatter and the table" current={isOpen}>{kind === "own" ? title : heading(title)}</StateLink>
+        <StateLink to={linked({ question: key })} title="Show this question in the map, the scatter and the table" current={isOpen}>{kind === "own" ? title : heading(title)}</StateLink>
         {varies && <span class="mh-muted">{` ${varies}`}</span>}
       </h3>
       {rows.length > 0 && <Intervals of={of} its={its} />}
       {warnings.map((text) => <p key={text} class="mh-muted">{text}</p>)}
-      {n > 0 && <p><StateLink to={linked({ question: key, section: "contradictions" }, state.model.value)}>{`${plural(n, "head")} on which two measures contradict each other`}</StateLink></p>}
+      {n > 0 && <p><StateLink to={linked({ question: key, section: "contradictions" })}>{`${plural(n, "head")} on which two measures contradict each other`}</StateLink></p>}
       <p><CopyPython model={its} sources={sourcesOf(its, rows)} what={title} /></p>
     </article>
   );
@@ -116,6 +116,7 @@ function Rows({ of, rows, its }: { of: Question; rows: readonly Row[]; its: Mode
           ))}
         </tbody>
       </table>
+      <CopyPython model={its} sources={sourcesOf(its, rows)} what={`the rows of ${of.title}`} />
     </div>
   );
 }
@@ -124,15 +125,14 @@ function Rows({ of, rows, its }: { of: Question; rows: readonly Row[]; its: Mode
 function Head({ name, its, pane }: { name: string; its: Model; pane: string }) {
   const head = numberOf(its, name);
   if (head === null) return <>{name}</>;
-  const at = state.model.value;
-  const { onClick: _, ...marks } = headEvents(at, head);
+  const { onClick: _, ...marks } = headEvents(head);
   const go = (event: MouseEvent) => {
     if (!plainClick(event)) return;
     marks.onPointerLeave();
-    open(head, at, pane || undefined);
+    open(head, pane || undefined);
     if (event.detail === 0) focusCard();
   };
-  return <a class="mh-answer-head" href={`#${hashOf(linked({ head: name, pane }, at))}`} {...marks} onClick={go}>{name}</a>;
+  return <a class="mh-answer-head" href={`#${hashOf(linked({ head: name, pane }))}`} {...marks} onClick={go}>{name}</a>;
 }
 
 function headsOf(contradictions: readonly Contradiction[]): string[] {
@@ -153,7 +153,7 @@ function Contradictions({ of, its }: { of: Question; its: Model }) {
         const shows = { question: key, filter: headsOf(some).join(" "), colour: a.column, by: a.column, x: a.column, y: b.column, section: "contradictions" };
         return (
           <section key={name}>
-            <p><StateLink to={linked(shows, state.model.value)} title="Mark these heads in every view">{`${a.measured} and ${b.measured}: ${plural(some.length, "head")}`}</StateLink></p>
+            <p><StateLink to={linked(shows)} title="Mark these heads in every view">{`${a.measured} and ${b.measured}: ${plural(some.length, "head")}`}</StateLink></p>
             <Rows of={of} rows={some.flatMap((each) => [each.a, each.b])} its={its} />
           </section>
         );

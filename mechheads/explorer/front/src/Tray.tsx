@@ -12,10 +12,10 @@ export function Tray() {
     <section class="mh-tray" aria-label="Pinned heads">
       <h2>Pins</h2>
       <ul>
-        {pins.map((ref) => (
-          <li key={`${ref.model}.${ref.head}`} onPointerEnter={() => (hovered.value = ref)} onPointerLeave={() => (hovered.value = null)}>
-            <button type="button" class="mh-chip" onClick={() => open(ref.head, ref.model)}><bdi>{titleOf(ref)}</bdi></button>
-            <button type="button" class="mh-unpin" aria-label={`Unpin ${titleOf(ref)}`} onClick={() => togglePin(ref.model, ref.head)}>{"\u00d7"}</button>
+        {pins.map((head) => (
+          <li key={head} onPointerEnter={() => (hovered.value = head)} onPointerLeave={() => (hovered.value = null)}>
+            <button type="button" class="mh-chip" onClick={() => open(head)}><bdi>{titleOf(head)}</bdi></button>
+            <button type="button" class="mh-unpin" aria-label={`Unpin ${titleOf(head)}`} onClick={() => togglePin(head)}>{"\u00d7"}</button>
           </li>
         ))}
       </ul>

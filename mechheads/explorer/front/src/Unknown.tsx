@@ -20,22 +20,13 @@ const LONGEST = 40;
 /** Look through the part of an address after "#". */
 export function findUnknown(hash: string): void {
   const parts = new URLSearchParams(hash.replace(/^#/, ""));
-  const { models } = page.value;
+  const its = page.value.model;
   const given = (name: string) => parts.get(name) ?? "";
-  const at = fromHash(hash).model;
-  const model = models[at];
   const found: string[] = [];
   const say = (what: string, name: string, others: string) => found.push(`The address names a ${what} \u201c${short(name)}\u201d that this page does not have${others && `; ${others}`}.`);
-  if (given("model") && (!model || !/^\d+$/.test(given("model")))) say("model", given("model"), `it has ${models.length === 1 ? "one model" : `models 0 to ${models.length - 1}`}`);
-  const its = model ?? models[0];
-  if (!its) return;
-  for (const name of heads(parts)) {
-    const [, number, head = name] = /^(\d+)\.(.*)$/s.exec(name) ?? [];
-    const of = number === undefined ? its : models[Number(number)];
-    if (!of || numberOf(of, head) === null) say("head", name, `heads${models.length > 1 && of ? ` of ${of.name}` : ""} are L0H0 to L${(of ?? its).nLayers - 1}H${(of ?? its).nHeads - 1}`);
-  }
+  for (const name of heads(parts)) if (numberOf(its, name) === null) say("head", name, `heads are L0H0 to L${its.nLayers - 1}H${its.nHeads - 1}`);
   if (given("question") && !its.questions.some(({ key }) => key === given("question"))) say("question", given("question"), its.questions.length ? `the questions are ${listed(its.questions.map(({ key }) => key))}` : "");
-  const panes = panesOf(page.value, at);
+  const panes = panesOf(page.value);
   if (given("pane") && !panes.some(({ id }) => id === given("pane"))) say("pane", given("pane"), `the panes are ${listed(panes.map(({ name }) => name))}`);
   for (const name of shown(parts)) if (!columnOf(its, name)) say("column", name, like(its, name));
   for (const name of drawn(parts)) if (!numbersOf(its, name)) say("column of numbers", name, like(its, name));

@@ -4,35 +4,34 @@ import { signal } from "@preact/signals";
 import { isWidget, pageOfKernel } from "./card/live";
 import { messageOf } from "./card/load";
 import { back, rootOf } from "./focus";
-import { hitsOf } from "./hits";
+import { hits } from "./hits";
 import { copy, download } from "./lists";
 import { countOf, model, titleOf } from "./page";
 import { announce, tell } from "./say";
-import { choose, hasAddress, hovered, open, state, toHash, type Ref } from "./state";
+import { choose, hasAddress, hovered, open, state, toHash } from "./state";
 
 export const helpOpen = signal(false);
 
 /** The open head, or the one that is pointed at. */
-export function currentHead(): Ref | null {
-  const head = state.head.peek();
-  return hovered.peek() ?? (head === null ? null : { model: state.model.peek(), head });
+export function currentHead(): number | null {
+  return hovered.peek() ?? state.head.peek();
 }
 
 /** The next or previous head that is marked, round the ends. */
 export function step(by: 1 | -1): void {
   const n = countOf(model.peek());
-  const { is, count } = hitsOf(state.model.peek());
+  const { is, count } = hits.peek();
   if (!count) return tell("No head is marked");
   let head = state.head.peek() ?? (by === 1 ? -1 : n);
   do head = (head + by + n) % n;
   while (!is[head]);
   open(head);
-  announce(titleOf({ model: state.model.peek(), head }));
+  announce(titleOf(head));
 }
 
 /** Close the card that is open. */
 export function close(): void {
-  if (hovered.peek()) hovered.value = null;
+  if (hovered.peek() !== null) hovered.value = null;
   if (state.head.peek() === null) return;
   choose({ head: null, token: null });
   back();

@@ -15,20 +15,14 @@ export interface Page {
   kind: "atlas" | "run";
   version: string;
   title: string;
-  models: Model[];
+  model: Model;
   live: Live | null;
-  start: Start | null;
+  start: HeadName | null;
 }
 
 export interface Live {
-  model: number;
   maxCharacters: number;
   maxTokens: number;
-}
-
-export interface Start {
-  model: number;
-  head: HeadName;
 }
 
 export interface Model {

@@ -45,8 +45,8 @@ const ACTIONS: Record<string, () => void> = {
   "/": goToSearch,
   "?": () => (helpOpen.value = true),
   p: () => {
-    const ref = currentHead();
-    if (ref) togglePin(ref.model, ref.head);
+    const head = currentHead();
+    if (head !== null) togglePin(head);
     else tell("Point at a head or open its card first");
   },
 };

@@ -1,25 +1,10 @@
 /** Heads as Python and CSV. */
-import { nameOf } from "./card/heads";
-import type { Column, Model } from "./data";
-import { modelOf } from "./page";
-import type { Ref } from "./state";
+import type { Model } from "./data";
+import { model, titleOf } from "./page";
 
-/** Heads of each model, in the order of the pins. */
-function byModel(refs: readonly Ref[]): [name: string, heads: string[]][] {
-  return [...new Set(refs.map((ref) => ref.model))].map((model) => {
-    const its = modelOf(model);
-    return [its.name, refs.filter((ref) => ref.model === model).map((ref) => nameOf(its, ref.head))];
-  });
-}
-
-/** heads=["L3H2", ...], as an argument of mechheads' functions; of several models, one list for each. */
-export function asPython(refs: readonly Ref[]): string {
-  const list = (heads: string[]) => `[${heads.map((head) => `"${head}"`).join(", ")}]`;
-  const lists = byModel(refs);
-  const [only] = lists;
-  if (!only) return "heads=[]";
-  if (lists.length === 1) return `heads=${list(only[1])}`;
-  return `heads = {${lists.map(([name, heads]) => `${JSON.stringify(name)}: ${list(heads)}`).join(", ")}}`;
+/** heads=["L3H2", ...], as an argument of mechheads' functions. */
+export function asPython(heads: readonly number[]): string {
+  return `heads=[${heads.map((head) => `"${titleOf(head)}"`).join(", ")}]`;
 }
 
 /** Python that gives the numbers of some results again; "" if none is known. */
@@ -37,17 +22,11 @@ function cell(value: string | number | null | undefined): string {
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
-/** Every column of the pinned heads. */
-export function asCsv(refs: readonly Ref[]): string {
-  const columns = new Map<string, Column>();
-  for (const { model } of refs) for (const column of modelOf(model).columns) columns.set(column.name, column);
-  const names = [...columns.keys()];
-  const rows = refs.map(({ model, head }) => {
-    const its = modelOf(model);
-    const values = names.map((name) => its.columns.find((column) => column.name === name)?.values[head]);
-    return [its.name, nameOf(its, head), ...values].map(cell).join(",");
-  });
-  return [["model", "name", ...names].map(cell).join(","), ...rows, ""].join("\r\n");
+/** Every column of some heads. */
+export function asCsv(heads: readonly number[]): string {
+  const { name, columns } = model.value;
+  const rows = heads.map((head) => [name, titleOf(head), ...columns.map(({ values }) => values[head])].map(cell).join(","));
+  return [["model", "name", ...columns.map((column) => column.name)].map(cell).join(","), ...rows, ""].join("\r\n");
 }
 
 /** Give the reader a file. */

@@ -12,7 +12,7 @@ import { nameOf, numberOf } from "./card/heads";
 import { sendThrough, type WidgetModel } from "./card/live";
 import { readBlocksFrom } from "./card/load";
 import type { Page } from "./data";
-import { mend, modelOf, page } from "./page";
+import { mend, page } from "./page";
 import { beginWith, followAddress, nameHeads, startWith } from "./state";
 import { keepKeys } from "./notebook";
 import { visible } from "./text";
@@ -21,14 +21,9 @@ import { findUnknown } from "./Unknown";
 
 function take(text: string): void {
   page.value = visible(JSON.parse(text)) as Page;
-  const { models, start } = page.value;
-  nameHeads({
-    name: ({ model, head }) => nameOf(modelOf(model), head),
-    number: (model, name) => (models[model] ? numberOf(modelOf(model), name) : null),
-  });
-  if (start) {
-    beginWith({ model: start.model, head: numberOf(modelOf(start.model), start.head) });
-  }
+  const { model, start } = page.value;
+  nameHeads({ name: (head) => nameOf(model, head), number: (name) => numberOf(model, name) });
+  if (start) beginWith({ head: numberOf(model, start) });
 }
 
 function startPage(text: string, root: HTMLElement): void {

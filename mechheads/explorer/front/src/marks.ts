@@ -2,8 +2,8 @@
 import { effect } from "@preact/signals";
 import { useLayoutEffect } from "preact/hooks";
 
-import { hitsOf } from "./hits";
-import { hovered, state, type Ref } from "./state";
+import { hits } from "./hits";
+import { hovered, state } from "./state";
 
 /** The head whose element holds `target`; elements say which by data-head. */
 export function headAt(target: EventTarget | null): number | null {
@@ -17,19 +17,17 @@ export function headAt(target: EventTarget | null): number | null {
  */
 export function useMarks(
   box: { readonly current: Element | null },
-  model: number,
   drawn: readonly unknown[],
   moved?: (what: "hovered" | "open", element: Element | null) => void,
 ): void {
   useLayoutEffect(() => {
     const elements = new Map<number, Element>();
     box.current?.querySelectorAll("[data-head]").forEach((each: Element) => elements.set(Number(each.getAttribute("data-head")), each));
-    const one = (ref: Ref | null) => (ref?.model === model ? (elements.get(ref.head) ?? null) : null);
+    const one = (head: number | null) => (head === null ? null : (elements.get(head) ?? null));
     const stops = [
       effect(() => follow("is-hovered", one(hovered.value), (element) => moved?.("hovered", element))),
       effect(() => {
-        const head = state.head.value;
-        const element = head !== null && state.model.value === model ? (elements.get(head) ?? null) : null;
+        const element = one(state.head.value);
         element?.setAttribute("aria-selected", "true");
         const undo = follow("is-open", element, (now) => moved?.("open", now));
         return () => {
@@ -45,7 +43,7 @@ export function useMarks(
         };
       }),
       effect(() => {
-        const { is } = hitsOf(model);
+        const { is } = hits.value;
         elements.forEach((element, head) => element.classList.toggle("is-dim", !is[head]));
       }),
     ];

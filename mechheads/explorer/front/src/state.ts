@@ -6,18 +6,10 @@
  */
 import { batch, signal, type Signal } from "@preact/signals";
 
-/** A head of a model; in the address "L23H4", or "MODEL.L23H4" if it is not of the first model. */
-export interface Ref {
-  readonly model: number;
-  readonly head: number;
-}
-
 export interface Values {
-  /** The model that the views show. */
-  model: number;
   /** The head whose card is open. */
   head: number | null;
-  pins: readonly Ref[];
+  pins: readonly number[];
   /** The key of the question that is open; empty: that of the column that colours the map, or the first. */
   question: string;
   /** Names of columns; empty: the usual ones. */
@@ -50,13 +42,12 @@ export interface Values {
 
 /** What heads are called. */
 export interface Naming {
-  name(ref: Ref): string;
-  /** Null if the model has no such head. */
-  number(model: number, name: string): number | null;
+  name(head: number): string;
+  /** Null if there is no such head. */
+  number(name: string): number | null;
 }
 
 const START: Values = {
-  model: 0,
   head: null,
   pins: [],
   question: "",
@@ -82,9 +73,9 @@ type Signals = { readonly [K in keyof Values]: Signal<Values[K]> };
 export const state: Signals = Object.fromEntries(Object.entries(START).map(([key, value]) => [key, signal(value)])) as Signals;
 
 /** The head under the pointer or with the focus. Views mark it without drawing anew: `effect` on it and change classes. */
-export const hovered = signal<Ref | null>(null);
+export const hovered = signal<number | null>(null);
 
-let naming: Naming = { name: ({ head }) => String(head), number: (_, name) => readNumber(name) };
+let naming: Naming = { name: String, number: readNumber };
 
 /** Write heads so in the address. */
 export function nameHeads(by: Naming): void {
@@ -92,14 +83,14 @@ export function nameHeads(by: Naming): void {
 }
 
 /** Changes that the back button undoes; others replace the address. */
-const STEPS: readonly (keyof Values)[] = ["model", "head", "question"];
+const STEPS: readonly (keyof Values)[] = ["head", "question"];
 
 /** What a sentence or a question shows. */
-const LINKED = ["model", "question", "x", "y", "colour", "filter", "sort", "top", "by", "section"] as const;
+const LINKED = ["question", "x", "y", "colour", "filter", "sort", "top", "by", "section"] as const;
 
-/** What an address chooses in a model: `link` holds its keys and values. */
-export function linked(link: Readonly<Record<string, string>>, model: number): Values {
-  return fromHash(new URLSearchParams({ model: String(model), ...link }).toString());
+/** What an address chooses: `link` holds its keys and values. */
+export function linked(link: Readonly<Record<string, string>>): Values {
+  return fromHash(new URLSearchParams(link).toString());
 }
 
 /** Show what a link shows, and leave the open card and the rest as they are; the back button returns. */
@@ -121,22 +112,14 @@ export function choose(changes: Partial<Values>, step = false): void {
 }
 
 /** Open the card of a head, and nothing else; null closes it. */
-export function open(head: number | null, model = state.model.peek(), pane = state.pane.peek()): void {
-  choose({ model, head, pane, token: null });
-}
-
-export function same(a: Ref, b: Ref): boolean {
-  return a.model === b.model && a.head === b.head;
-}
-
-export function isPinned(ref: Ref): boolean {
-  return state.pins.value.some((pin) => same(pin, ref));
+export function open(head: number | null, pane = state.pane.peek()): void {
+  choose({ head, pane, token: null });
 }
 
 /** Pin a head, or take its pin away. */
-export function pin(ref: Ref): void {
+export function pin(head: number): void {
   const pins = state.pins.peek();
-  choose({ pins: pins.some((each) => same(each, ref)) ? pins.filter((each) => !same(each, ref)) : [...pins, ref] });
+  choose({ pins: pins.includes(head) ? pins.filter((each) => each !== head) : [...pins, head] });
 }
 
 // ---------------------------------------------------------------------------------------------- the address
@@ -148,12 +131,8 @@ function isSame(a: Values[keyof Values], b: Values[keyof Values]): boolean {
 function write(value: Values[keyof Values]): string {
   if (value === null) return "";
   if (typeof value === "boolean") return value ? "1" : "0";
-  if (Array.isArray(value)) return value.map((each) => (typeof each === "string" ? encodeURIComponent(each) : writeRef(each))).join(",");
+  if (Array.isArray(value)) return value.map((each) => (typeof each === "string" ? encodeURIComponent(each) : naming.name(each))).join(",");
   return String(value);
-}
-
-function writeRef(ref: Ref): string {
-  return `${ref.model ? `${ref.model}.` : ""}${naming.name(ref)}`;
 }
 
 /** What is chosen, as the part of the address after "#". */
@@ -167,18 +146,13 @@ export function hashOf(values: Values): string {
   for (const key of Object.keys(START) as (keyof Values)[]) {
     const value = values[key];
     if (isSame(value, START[key])) continue;
-    parts.set(key, key === "head" && value !== null ? naming.name({ model: values.model, head: Number(value) }) : write(value));
+    parts.set(key, key === "head" && value !== null ? naming.name(Number(value)) : write(value));
   }
   return parts.toString();
 }
 
-function readRefs(text: string): Ref[] {
-  return text.split(",").flatMap((part) => {
-    const found = /^(?:(\d{1,6})\.)?(\w{1,20})$/.exec(part);
-    const model = Number(found?.[1] ?? 0);
-    const head = naming.number(model, found?.[2] ?? "");
-    return head === null ? [] : [{ model, head }];
-  });
+function readHeads(text: string): number[] {
+  return text.split(",").flatMap((part) => naming.number(part) ?? []);
 }
 
 function readNumber(text: string): number | null {
@@ -192,12 +166,12 @@ export function fromHash(hash: string): Values {
   for (const [key, start] of Object.entries(START)) {
     const text = parts.get(key);
     if (text === null) continue;
-    if (key === "head") values[key] = naming.number(Number(values.model), text);
-    else if (key === "pins") values[key] = readRefs(text);
+    if (key === "head") values[key] = naming.number(text);
+    else if (key === "pins") values[key] = readHeads(text);
     else if (key === "columns") values[key] = text.split(",").filter(Boolean).map(decoded);
     else if (typeof start === "boolean") values[key] = text === "1";
     else if (typeof start === "string" || key === "colour" || key === "sort") values[key] = text;
-    else values[key] = text === "" && key !== "model" ? null : (readNumber(text) ?? start);
+    else values[key] = text === "" ? null : (readNumber(text) ?? start);
   }
   return values as unknown as Values;
 }

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { counts, faults, head, launch, open, press } from "./browser.mjs";
 import { html } from "./pages.mjs";
-import { HOSTILE, hostile, small, two } from "./samples.mjs";
+import { HOSTILE, hostile, small } from "./samples.mjs";
 
 let browser;
 before(async () => (browser = await launch()));
@@ -11,7 +11,7 @@ after(() => browser.close());
 
 for (const colorScheme of ["light", "dark"]) {
   test(`no serious fault of accessibility, ${colorScheme}`, async (t) => {
-    const page = await open(t, browser, two(), { colorScheme, hash: "pins=L1H4,1.L0H4" });
+    const page = await open(t, browser, small(), { colorScheme, hash: "pins=L1H4,L0H4" });
     assert.deepEqual(await faults(page), []);
     await page.locator(".mh-view-map [data-head='13']").click();
     await page.locator(".card-panel > *").first().waitFor();
@@ -92,7 +92,7 @@ test("a hostile link changes nothing but what is chosen", async (t) => {
 
 for (const width of [360, 800, 1440, 3840]) {
   test(`nothing is wider than a window of ${width} pixels`, async (t) => {
-    const page = await open(t, browser, two(), { viewport: { width, height: 900 }, hash: "pins=L1H4,1.L0H4,L0H2,L0H3,L0H5" });
+    const page = await open(t, browser, small(), { viewport: { width, height: 900 }, hash: "pins=L1H4,L0H4,L0H2,L0H3,L0H5" });
     const over = () => page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
     assert.ok((await over()) <= 0, "overview");
     await press(page, "map", 13);

@@ -9,7 +9,7 @@ import { html } from "./pages.mjs";
 
 const ADDRESS = "http://127.0.0.1/";
 const PANES = ["ordinary text", "patterns", "weights", "effects", "fed by / feeds", "safety", "roles", "own text"];
-const LIVE = { model: 0, maxCharacters: 40, maxTokens: 16 };
+const LIVE = { maxCharacters: 40, maxTokens: 16 };
 let browser;
 
 before(async () => (browser = await launch()));
@@ -42,7 +42,7 @@ async function asked(t, reply) {
     assert.deepEqual(errors, []);
   });
   const content = made({ live: LIVE });
-  content.page.start = { model: 0, head: "L1H0" };
+  content.page.start = "L1H0";
   const blocks = Object.fromEntries(Object.entries(content.blocks).map(([name, each]) => [name, deflateSync(JSON.stringify(each)).toString("base64")]));
   await page.setContent('<!doctype html><html lang="en"><title>Notebook</title><main></main></html>');
   await page.addStyleTag({ content: built("css") });
@@ -138,9 +138,9 @@ test("a pattern is read by arrow keys, zoomed by keys, and its token stands in t
 /** The made-up page with two more prompts: one as long as the first, one shorter. */
 function withPrompts() {
   const content = made();
-  const [first] = content.blocks["mh-shared-0"].prompts;
-  content.blocks["mh-shared-0"].prompts.push({ name: "as long", tokens: ["<s>", " A", " dog", " sat", " down"] }, { name: "short", tokens: first.tokens.slice(0, 2) });
-  const prompts = content.blocks["mh-heads-0-1"].heads[0].pattern;
+  const [first] = content.blocks["mh-shared"].prompts;
+  content.blocks["mh-shared"].prompts.push({ name: "as long", tokens: ["<s>", " A", " dog", " sat", " down"] }, { name: "short", tokens: first.tokens.slice(0, 2) });
+  const prompts = content.blocks["mh-heads-1"].heads[0].pattern;
   const [{ attention }] = prompts;
   const changed = structuredClone(attention);
   [changed.keys[3], changed.weights[3]] = [[1], [102]];
@@ -176,7 +176,7 @@ test("two prompts stand side by side, with their difference", async (t) => {
 
 test("a page without the analysis says so", async (t) => {
   const content = made();
-  content.blocks["mh-heads-0-1"].heads.forEach((head) => (head.weights = null));
+  content.blocks["mh-heads-1"].heads.forEach((head) => (head.weights = null));
   const page = await opened(t, "head=L1H0&pane=weights", { content });
   await page.getByRole("tab", { name: "weights (nothing measured)" }).waitFor();
 });
@@ -192,8 +192,8 @@ test("effects are read dot by dot", async (t) => {
 
 test("bytes of a character that several tokens make up are set apart, in texts and in lists of tokens", async (t) => {
   const content = made();
-  content.blocks["mh-shared-0"].words[1] = " <0xF0><0x9F>";
-  for (const head of content.blocks["mh-heads-0-1"].heads) head.weights[0].pairs[0].target = "<0xE2>";
+  content.blocks["mh-shared"].words[1] = " <0xF0><0x9F>";
+  for (const head of content.blocks["mh-heads-1"].heads) head.weights[0].pairs[0].target = "<0xE2>";
   const page = await opened(t, "head=L1H0&pane=text", { content });
   const bytes = page.locator(".card-word .card-byte");
   assert.deepEqual(await bytes.allTextContents(), ["<F0>", "<9F>"]);
@@ -240,10 +240,10 @@ test("drawings are saved as SVG and PNG", async (t) => {
 
 test("an empty pane says what is missing, why, and what measures it; damaged data says so", async (t) => {
   const content = made();
-  content.blocks["mh-heads-0-1"].heads[0].roles = null;
+  content.blocks["mh-heads-1"].heads[0].roles = null;
   const page = await opened(t, "head=L1H0&pane=roles", { content });
   assert.match(await page.locator(".card-panel").textContent(), /No gates were fitted\. mechheads figure roles measures it\..*too quick/);
-  content.blocks["mh-heads-0-1"] = "AAAA";
+  content.blocks["mh-heads-1"] = "AAAA";
   const broken = await opened(t, "head=L1H0&pane=text", { content });
   assert.equal(await broken.locator(".card-panel [role=alert]").textContent(), "The data of layer 1 is damaged and cannot be read.");
 });

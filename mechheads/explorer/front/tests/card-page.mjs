@@ -82,10 +82,10 @@ export function made({ live = null } = {}) {
     seeds: ["0", "1"],
     labels: {},
   };
-  const layers = [0, 1].map((layer) => [`mh-heads-0-${layer}`, { layer, heads: [0, 1].map((index) => card(heads[2 * layer + index], 2 * layer + index)) }]);
+  const layers = [0, 1].map((layer) => [`mh-heads-${layer}`, { layer, heads: [0, 1].map((index) => card(heads[2 * layer + index], 2 * layer + index)) }]);
   return {
-    page: { schema: 1, kind: "atlas", version: "0", title: "Made up", models: [model], live, start: null },
-    blocks: { "mh-shared-0": shared, ...Object.fromEntries(layers) },
+    page: { schema: 1, kind: "atlas", version: "0", title: "Made up", model, live, start: null },
+    blocks: { "mh-shared": shared, ...Object.fromEntries(layers) },
   };
 }
 

@@ -10,7 +10,7 @@ before(async () => (browser = await launch()));
 after(() => browser.close());
 
 const N_HEADS = 9;
-const model = small().page.models[0];
+const model = small().page.model;
 const column = (name) => model.columns.find((each) => each.name === name).values;
 const count = (holds) => column("layer").filter((_, at) => holds(at)).length;
 const title = (page) => page.locator(".mh-detail-title").textContent();
@@ -44,7 +44,7 @@ test("categories have hues and shapes", async (t) => {
 
 test("a head of several categories shows all their colours, or one as in the paper", async (t) => {
   const { page: about, blocks } = small();
-  const { categories } = about.models[0];
+  const { categories } = about.model;
   categories.of.splice(12, 3, [0, 1], [0, 1, 2], [1]);
   const page = await open(t, browser, { page: about, blocks }, { hash: "question=weights" });
   const parts = (view, number, what) => head(page, view, number).locator(what).evaluateAll((all) => all.map((each) => getComputedStyle(each).fill));
@@ -280,7 +280,7 @@ test("the table sorts, scrolls by keyboard and shows chosen columns", async (t) 
 test("the table shows as many usual columns as there is room for; more scroll beside the heads' names", async (t) => {
   const usual = model.columns.filter((each) => each.kind === "text").length + model.questions.flatMap(({ views }) => views).length;
   const payload = small();
-  for (const each of payload.page.models[0].columns) if (each.question !== "pairs") each.question = null; // about none, so usual for all
+  for (const each of payload.page.model.columns) if (each.question !== "pairs") each.question = null; // about none, so usual for all
   const before = [];
   for (const width of [1600, 800, 390]) {
     const page = await open(t, browser, payload, { viewport: { width, height: 900 }, hash: "question=pairs" });
@@ -305,7 +305,7 @@ test("the table shows as many usual columns as there is room for; more scroll be
 
 test("what is typed stands as code in the notes", async (t) => {
   const payload = small();
-  payload.page.models[0].notes = ["roles left out; `mechheads figure roles` fits them"];
+  payload.page.model.notes = ["roles left out; `mechheads figure roles` fits them"];
   const page = await open(t, browser, payload);
   assert.equal(await page.locator(".mh-end li code").textContent(), "mechheads figure roles");
   assert.doesNotMatch(await page.locator(".mh-end-lists").textContent(), /`/);
@@ -443,8 +443,8 @@ test("what the address names and the page does not have is said in lines that ca
 
 test("the end of the page: cautions, what was left out, circuits, where the numbers come from, citation", async (t) => {
   const { page: about, blocks } = small();
-  about.models[0].circuits = [{ name: "capitals", heads: ["L1H4", "L3H8"], metric: "share restored", faithfulness: 0.8, low: 0.7, high: 0.9, curve: [{ k: 1, value: 0.5, low: 0.4, high: 0.6 }, { k: 2, value: 0.8, low: 0.7, high: 0.9 }] }];
-  about.models[0].interrupted = true;
+  about.model.circuits = [{ name: "capitals", heads: ["L1H4", "L3H8"], metric: "share restored", faithfulness: 0.8, low: 0.7, high: 0.9, curve: [{ k: 1, value: 0.5, low: 0.4, high: 0.6 }, { k: 2, value: 0.8, low: 0.7, high: 0.9 }] }];
+  about.model.interrupted = true;
   const page = await open(t, browser, { page: about, blocks });
   const end = page.locator(".mh-end");
   assert.match(await end.textContent(), /What may not be concluded.*What was left out.*The work was interrupted/);
@@ -462,9 +462,9 @@ test("the end of the page: cautions, what was left out, circuits, where the numb
 
 test("a page of one run has a map and cards of patterns", async (t) => {
   const { page: about, blocks } = small();
-  const [its] = about.models;
+  const { model: its } = about;
   const empty = { ...its, columns: [], categories: null, behaviours: null, questions: [], cautions: [], notes: [], sources: [], citation: "" };
-  const page = await open(t, browser, { page: { ...about, kind: "run", models: [empty] }, blocks });
+  const page = await open(t, browser, { page: { ...about, kind: "run", model: empty }, blocks });
   await counts(page.locator(".mh-view-scatter, .mh-view-table"), 0);
   await press(page, "map", 13);
   assert.equal(await title(page), "L1H4");
@@ -473,7 +473,7 @@ test("a page of one run has a map and cards of patterns", async (t) => {
 
 test("a page can begin with a card", async (t) => {
   const { page: about, blocks } = small();
-  const page = await open(t, browser, { page: { ...about, start: { model: 0, head: "L1H4" } }, blocks });
+  const page = await open(t, browser, { page: { ...about, start: "L1H4" }, blocks });
   assert.equal(await title(page), "L1H4");
   await page.keyboard.press("Escape");
   await counts(page.locator(".mh-detail"), 0);

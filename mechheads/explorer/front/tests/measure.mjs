@@ -44,7 +44,7 @@ export async function measure(t, browser, payload) {
   const page = await open(t, browser, text, { before: watch, hash: "sort=" });
   await page.waitForFunction(() => window.firstView !== undefined);
   const rounded = (value) => Math.round(value * 10) / 10;
-  const [{ nLayers, nHeads }] = payload.page.models;
+  const { nLayers, nHeads } = payload.page.model;
   const n = nLayers * nHeads;
   const spread = Array.from({ length: TIMES }, (_, at) => Math.floor((at * n) / TIMES));
   const firstViewMs = rounded(await page.evaluate(() => window.firstView));
@@ -68,7 +68,7 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const ends = [];
   const results = [];
   for (const payload of payloads) {
-    const [{ name }] = payload.page.models;
+    const { name } = payload.page.model;
     for (const each of [payload, large(32, 32, payload)]) {
       results.push({ from: name, ...(await measure({ after: (end) => ends.push(end) }, browser, each)) });
     }

@@ -14,7 +14,7 @@ const TITLE = "my <b>ablation</b>";
 /** A page of two results of the reader's own, and nothing else. */
 function own({ n = 2, titles = [TITLE, "theirs"], labels = ["France", "<img src=x>", "Spain", "3", "4", "5", "6", "7"] } = {}) {
   const { page, blocks } = small();
-  const [model] = page.models;
+  const { model } = page;
   const sources = ["patching", "direct"].slice(0, n);
   const mine = ["my_ablation", "theirs"];
   const named = (name) => sources.reduce((text, source, at) => (name === source || name?.startsWith(`${source}_`) ? name.replace(source, mine[at]) : text), name);
@@ -36,7 +36,7 @@ function own({ n = 2, titles = [TITLE, "theirs"], labels = ["France", "<img src=
       cause: sources.map((source, at) => ({ ...card.cause[0], name: mine[at], title: titles[at] })),
     }));
   }
-  blocks["mh-shared-0"] = { words: [], windows: [], prompts: [], pairs: [], requests: [], seeds: [], labels: Object.fromEntries(mine.slice(0, n).map((name) => [name, labels])) };
+  blocks["mh-shared"] = { words: [], windows: [], prompts: [], pairs: [], requests: [], seeds: [], labels: Object.fromEntries(mine.slice(0, n).map((name) => [name, labels])) };
   return { page, blocks };
 }
 
@@ -54,7 +54,7 @@ test("two results: the map is coloured by the first, the scatter has both, the t
 
 test("beside an atlas, the reader's own scores come first everywhere", async (t) => {
   const { page: about, blocks } = small();
-  const [its] = about.models;
+  const { model: its } = about;
   its.columns.find(({ name }) => name === "direct").question = "own";
   const rows = its.questions[0].rows.filter(({ column }) => column === "direct");
   its.questions.unshift({ ...its.questions[0], key: "own", kind: "own", title: "mine", views: ["direct"], view: "direct", rows, contradictions: [] });
@@ -117,7 +117,7 @@ test("hostile names and labels stay text", async (t) => {
 
 test("tables stand at the end, open if there is nothing else", async (t) => {
   const payload = own();
-  const [model] = payload.page.models;
+  const { model } = payload.page;
   Object.assign(model, { columns: model.columns.slice(0, 2), questions: [], panes: [] });
   model.tables = [{ name: "sets", unit: "logits", columns: ["heads", "score"], rows: [["L0H1", "<b>"]], of: 300, folded: false, source: null }];
   const page = await open(t, browser, payload);

@@ -2,13 +2,13 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { chosen, counts, faults, launch, open } from "./browser.mjs";
-import { HOSTILE, hostile, small, two } from "./samples.mjs";
+import { HOSTILE, hostile, small } from "./samples.mjs";
 
 let browser;
 before(async () => (browser = await launch()));
 after(() => browser.close());
 
-const model = small().page.models[0];
+const model = small().page.model;
 const question = (key) => model.questions.find((each) => each.key === key);
 const column = (name) => model.columns.find((each) => each.name === name);
 const blocks = (page) => page.locator(".mh-block");
@@ -157,7 +157,7 @@ test("contradictions are those of one question, each head with its rows in both 
 
 test("hostile texts stay texts; no serious faults, folded and open, light and dark", async (t) => {
   const payload = hostile();
-  for (const each of payload.page.models[0].questions) Object.assign(each, { title: HOSTILE, varies: HOSTILE, warnings: [HOSTILE], rows: each.rows.map((row) => ({ ...row, measured: HOSTILE, note: HOSTILE, unit: HOSTILE })) });
+  for (const each of payload.page.model.questions) Object.assign(each, { title: HOSTILE, varies: HOSTILE, warnings: [HOSTILE], rows: each.rows.map((row) => ({ ...row, measured: HOSTILE, note: HOSTILE, unit: HOSTILE })) });
   const page = await open(t, browser, payload);
   await counts(blocks(page), model.questions.length);
   await counts(page.locator(".mh-answer img, .mh-answer script"), 0);
@@ -166,14 +166,4 @@ test("hostile texts stay texts; no serious faults, folded and open, light and da
     const other = await open(t, browser, small(), { colorScheme, hash: "section=contradictions" });
     assert.deepEqual(await faults(other, ".mh-answer"), []);
   }
-});
-
-test("each model has its own questions", async (t) => {
-  const both = two();
-  both.page.models[1].questions = [{ ...question("requests"), title: "theirs", rows: [{ ...question("requests").rows[0], head: "L2H4" }] }];
-  const page = await open(t, browser, both, { hash: "model=1" });
-  await counts(blocks(page), 1);
-  await page.locator(".mh-block .mh-answer-head").click();
-  assert.equal(await title(page), "other L2H4");
-  assert.equal(chosen(page).model, "1");
 });

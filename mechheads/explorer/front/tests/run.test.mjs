@@ -11,16 +11,16 @@ after(() => browser.close());
 /** The small sample as a run of its first prompt. */
 function run() {
   const { page, blocks } = small();
-  const [model] = page.models;
+  const { model } = page;
   const emptied = { notes: [], cautions: [], questions: [], circuits: [], columns: [], categories: null, behaviours: null, sources: [], citation: "", panes: ["pattern"] };
-  const start = { model: 0, head: "L1H2" };
+  const start = "L1H2";
   const cards = Object.fromEntries(
     Object.entries(blocks).map(([id, block]) => [
       id,
       block.heads ? { ...block, heads: block.heads.map(({ head, layer, index, pattern }) => ({ head, layer, index, pattern, rows: [] })) } : block,
     ]),
   );
-  return { page: { ...page, kind: "run", title: "Attention patterns of a run", start, models: [{ ...model, ...emptied }] }, blocks: cards };
+  return { page: { ...page, kind: "run", title: "Attention patterns of a run", start, model: { ...model, ...emptied } }, blocks: cards };
 }
 
 test("the page begins with the tokens of the prompt; the map chooses the head", async (t) => {
@@ -38,11 +38,11 @@ test("the page begins with the tokens of the prompt; the map chooses the head", 
 
 test("prompts that have a number for a name show their words", async (t) => {
   const payload = run();
-  payload.blocks["mh-shared-0"].prompts[0].name = "mine, prompt 0";
+  payload.blocks["mh-shared"].prompts[0].name = "mine, prompt 0";
   const page = await open(t, browser, payload, { hash: "head=L1H4" });
   await cardsRead(page);
   const options = await page.locator(".card-panel select").first().locator("option").allTextContents();
-  const words = payload.blocks["mh-shared-0"].prompts[0].tokens.join("").trim();
+  const words = payload.blocks["mh-shared"].prompts[0].tokens.join("").trim();
   assert.match(options[0], /^mine, prompt 0: \S.* \(\d+ tokens\)$/);
   assert.ok(options[0].includes(words.slice(0, 10)), options[0]);
 });

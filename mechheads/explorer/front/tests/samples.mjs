@@ -1,4 +1,4 @@
-/** Payloads for the browser tests, made from the small sample: several models, hostile texts, many heads. */
+/** Payloads for the browser tests, made from the small sample: hostile texts, many heads. */
 import { fixture } from "./pages.mjs";
 
 export const small = () => fixture("small");
@@ -40,39 +40,28 @@ function fitting(card, n) {
   return { ...card, text: { ...card.text, parts: card.text.parts.map((part) => ({ ...part, examples: part.examples.slice(0, 1) })) } };
 }
 
-function resizedBlocks(blocks, number, model, { nLayers, nHeads }, from) {
-  const cards = Array.from({ length: model.nLayers }, (_, layer) => blocks[`mh-heads-0-${layer}`].heads).flat();
-  const made = { [`mh-shared-${number}`]: blocks["mh-shared-0"] };
+function resizedBlocks(blocks, model, { nLayers, nHeads }, from) {
+  const cards = Array.from({ length: model.nLayers }, (_, layer) => blocks[`mh-heads-${layer}`].heads).flat();
+  const made = { "mh-shared": blocks["mh-shared"] };
   for (let layer = 0; layer < nLayers; layer++) {
     const heads = Array.from({ length: nHeads }, (_, index) => {
       const head = layer * nHeads + index;
       return { ...fitting(cards[from(head)], nLayers * nHeads), head: nameOf(head, nHeads), layer, index };
     });
-    made[`mh-heads-${number}-${layer}`] = { layer, heads };
+    made[`mh-heads-${layer}`] = { layer, heads };
   }
   return made;
 }
 
-/** The small model, and another of 3 layers of 5 heads that lacks the column "patching". */
-export function two() {
-  const { page, blocks } = small();
-  const [model] = page.models;
-  const from = (head) => (head * 7 + 2) % (model.nLayers * model.nHeads);
-  const other = resized(model, 3, 5, from, "other");
-  other.columns = other.columns.filter((column) => column.name !== "patching" && column.of !== "patching");
-  for (const question of other.questions) question.views = question.views.filter((name) => name !== "patching");
-  return { page: { ...page, title: "Two models", models: [model, other] }, blocks: { ...blocks, ...resizedBlocks(blocks, 1, model, other, from) } };
-}
-
 /** One model of `nLayers` layers of `nHeads` heads. */
 export function large(nLayers, nHeads, { page, blocks } = small()) {
-  const [model] = page.models;
+  const { model } = page;
   const next = random(11);
   const n = model.nLayers * model.nHeads;
   const copied = Array.from({ length: nLayers * nHeads }, () => Math.floor(next() * n));
   const from = (head) => copied[head];
   const made = resized(model, nLayers, nHeads, from, "large");
-  return { page: { ...page, title: "A large model", models: [made] }, blocks: resizedBlocks(blocks, 0, model, made, from) };
+  return { page: { ...page, title: "A large model", model: made }, blocks: resizedBlocks(blocks, model, made, from) };
 }
 
 export const HOSTILE = '<img src=x onerror="document.title=\'broken\'"><script>document.title="broken"</script>\u202e\u0007&amp;\u2066';
@@ -80,7 +69,7 @@ export const HOSTILE = '<img src=x onerror="document.title=\'broken\'"><script>d
 /** Hostile texts wherever a text is shown. */
 export function hostile() {
   const { page, blocks } = small();
-  const [model] = page.models;
+  const { model } = page;
   model.name = `${HOSTILE} name`;
   page.title = HOSTILE;
   for (const each of model.questions) Object.assign(each, { title: HOSTILE, varies: HOSTILE, warnings: [HOSTILE] });
@@ -98,7 +87,7 @@ export function hostile() {
     model.categories.relations.forEach((relation) => (relation.name += HOSTILE));
   }
   model.behaviours?.names.forEach((each) => (each.name += HOSTILE));
-  const shared = blocks["mh-shared-0"];
+  const shared = blocks["mh-shared"];
   shared.words = shared.words.map(() => HOSTILE);
   return { page, blocks };
 }

@@ -7,9 +7,8 @@ let store;
 beforeEach(async () => (store = await load("../state.ts")));
 
 const CHOSEN = {
-  model: 1,
   head: 12,
-  pins: [{ model: 0, head: 3 }, { model: 1, head: 5 }],
+  pins: [3, 5],
   question: "pairs",
   x: "phi",
   y: "patching",
@@ -37,16 +36,16 @@ test("everything that is chosen comes back from the address", () => {
 
 test("heads stand in the address by their names", () => {
   store.nameHeads({
-    name: ({ model, head }) => `L${Math.floor(head / (4 - model))}H${head % (4 - model)}`,
-    number: (model, name) => {
+    name: (head) => `L${Math.floor(head / 4)}H${head % 4}`,
+    number: (name) => {
       const [, layer, head] = /^L(\d)H(\d)$/.exec(name) ?? [];
-      return layer === undefined || model > 1 ? null : Number(layer) * (4 - model) + Number(head);
+      return layer === undefined ? null : Number(layer) * 4 + Number(head);
     },
   });
-  store.choose({ model: 1, head: 5, pins: [{ model: 0, head: 5 }, { model: 1, head: 5 }] });
-  assert.equal(store.toHash(), "model=1&head=L1H2&pins=L1H1%2C1.L1H2");
-  assert.deepEqual(store.fromHash("#model=1&head=L1H2").head, 5);
-  assert.deepEqual(store.fromHash("#pins=L1H1,1.L1H2,2.L0H0,12,L1").pins, [{ model: 0, head: 5 }, { model: 1, head: 5 }]);
+  store.choose({ head: 5, pins: [5, 6] });
+  assert.equal(store.toHash(), "head=L1H1&pins=L1H1%2CL1H2");
+  assert.deepEqual(store.fromHash("#head=L1H2").head, 6);
+  assert.deepEqual(store.fromHash("#pins=L1H1,1.L1H2,L1H2,12,L1").pins, [5, 6]);
   assert.equal(store.fromHash("#head=5").head, null);
 });
 
@@ -60,7 +59,7 @@ test("the address is empty at the start, and says only what differs", () => {
 
 test("what makes no sense in an address is as at the start", () => {
   const start = store.fromHash("");
-  assert.deepEqual(store.fromHash("#head=x&model=-1&pins=x,2.x,3.4.5&top=1e9&nonsense=1&prompt=%00"), start);
+  assert.deepEqual(store.fromHash("#head=x&pins=x,2.x,3.4.5&top=1e9&nonsense=1&prompt=%00"), start);
 });
 
 test("a page can begin with a head, which the address can close", () => {
@@ -71,10 +70,9 @@ test("a page can begin with a head, which the address can close", () => {
 });
 
 test("a pin is put in and taken away", () => {
-  const ref = { model: 0, head: 3 };
-  store.pin(ref);
-  store.pin({ model: 1, head: 3 });
-  assert.deepEqual(store.state.pins.value, [ref, { model: 1, head: 3 }]);
-  store.pin({ ...ref });
-  assert.deepEqual(store.state.pins.value, [{ model: 1, head: 3 }]);
+  store.pin(3);
+  store.pin(5);
+  assert.deepEqual(store.state.pins.value, [3, 5]);
+  store.pin(3);
+  assert.deepEqual(store.state.pins.value, [5]);
 });

@@ -40,7 +40,7 @@ function reader(page) {
 
 async function opened(t, change = (payload) => payload) {
   const payload = small();
-  change(payload.page.models[0], payload.blocks);
+  change(payload.page.model, payload.blocks);
   return reader(await open(t, browser, payload, { viewport: { width: 1440, height: 1000 } }));
 }
 
@@ -112,7 +112,7 @@ test("does it do the same on ordinary text: 2 actions", async (t) => {
 
 test("which heads feed it: 2 actions", async (t) => {
   const sender = { head: "L0H7", way: "v", score: -0.4, low: -0.5, high: -0.3, q: 0.01 };
-  const you = await opened(t, (_, blocks) => blocks["mh-heads-0-1"].heads[4].paths.senders.push(sender));
+  const you = await opened(t, (_, blocks) => blocks["mh-heads-1"].heads[4].paths.senders.push(sender));
   await carrier(you);
   await you.click("tab", "fed by / feeds");
   const plot = you.page.getByRole("group", { name: /senders and .* receivers of L1H4/ });

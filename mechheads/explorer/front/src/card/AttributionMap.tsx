@@ -11,7 +11,6 @@ import { asChip } from "./tokens";
 
 interface Props {
   model: Model;
-  modelAt: number;
   head: number;
   attribution: NonNullable<TextAnswer["attribution"]>;
 }
@@ -19,7 +18,7 @@ interface Props {
 const LEFT = 30;
 const BELOW = 20;
 
-export function AttributionMap({ model, modelAt, head, attribution }: Props) {
+export function AttributionMap({ model, head, attribution }: Props) {
   const [box, width] = useWidth<HTMLDivElement>();
   const [at, setAt] = useState(head);
   const { heads, mlp, embedding, bias, logit, token } = attribution;
@@ -32,7 +31,7 @@ export function AttributionMap({ model, modelAt, head, attribution }: Props) {
   const isOn = (index: number) => index >= 0 && index < heads.length;
   const move = (event: KeyboardEvent) => {
     const step = { ArrowRight: model.nHeads, ArrowLeft: -model.nHeads, ArrowUp: 1, ArrowDown: -1 }[event.key];
-    if (event.key === "Enter") open(at, modelAt);
+    if (event.key === "Enter") open(at);
     else if (step !== undefined) setAt((now) => (isOn(now + step) && (step % model.nHeads === 0 || layerOf(now) === layerOf(now + step)) ? now + step : now));
     else return;
     event.preventDefault();
@@ -67,7 +66,7 @@ export function AttributionMap({ model, modelAt, head, attribution }: Props) {
                   width={cell - 0.5}
                   height={cell - 0.5}
                   fill-opacity={Math.abs(value) / most}
-                  {...headEvents(modelAt, index)}
+                  {...headEvents(index)}
                   onPointerEnter={() => setAt(index)}
                 />
               ))}

@@ -3,6 +3,7 @@ import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
 
 import type { Head, HeadBlock, Model, Page, Question, Shared } from "../data";
+import { CopyPython } from "../CopyPython";
 import { choose, state } from "../state";
 import { questionOf } from "../table";
 import { CausePane } from "./CausePane";
@@ -21,8 +22,6 @@ import { TextPane } from "./TextPane";
 import { WeightsPane } from "./WeightsPane";
 
 interface Props {
-  /** Its number in `page.models`. */
-  model: number;
   /** layer * nHeads + head. */
   head: number;
   page: Page;
@@ -33,38 +32,47 @@ const PANES = ["text", "pattern", "weights", "cause", "paths", "safety", "roles"
 type PaneName = (typeof PANES)[number];
 const EVIDENCE: Record<Question["kind"], PaneName> = { pairs: "cause", own: "cause", requests: "safety", task: "roles", text: "text", weights: "weights" };
 
+const SOURCES: Record<string, RegExp> = {
+  text: /^(profile|examples)$/,
+  pattern: /^patterns$/,
+  weights: /^(relations|labels)$/,
+  cause: /^(patching|direct)$/,
+  paths: /^paths$/,
+  safety: /^(safety_|refusal_attribution$)/,
+  roles: /^(facilitation|interference|irrelevance)$/,
+};
+
 /** The pane that holds the evidence about a question. */
 export function paneOf({ kind }: Question): string {
   return EVIDENCE[kind];
 }
 
-export function Card({ model: modelAt, head, page }: Props) {
-  const model = page.models[modelAt];
-  if (!model || head < 0 || head >= model.nLayers * model.nHeads) return <p class="card-empty">There is no such head.</p>;
-  return <Loading key={modelAt} {...{ page, model, modelAt, head }} />;
+export function Card({ head, page }: Props) {
+  const { model } = page;
+  if (head < 0 || head >= model.nLayers * model.nHeads) return <p class="card-empty">There is no such head.</p>;
+  return <Loading {...{ page, model, head }} />;
 }
 
 interface LoadingProps {
   page: Page;
   model: Model;
-  modelAt: number;
   head: number;
 }
 
-function Loading({ page, model, modelAt, head }: LoadingProps) {
+function Loading({ page, model, head }: LoadingProps) {
   const layer = Math.floor(head / model.nHeads);
-  const block = useLoaded(`${modelAt}-${layer}`, () => layerOf(modelAt, layer));
-  const shared = useLoaded(`${modelAt}`, () => sharedOf(modelAt));
+  const block = useLoaded(String(layer), () => layerOf(layer));
+  const shared = useLoaded("shared", sharedOf);
   const data = block.value?.heads.find(({ index }) => index === head % model.nHeads) ?? null;
   return (
     <article class="card" aria-label={`Head ${nameOf(model, head)}`}>
       <header class="card-header">
-        <h3><bdi>{page.models.length > 1 ? `${model.name} ${nameOf(model, head)}` : nameOf(model, head)}</bdi></h3>
+        <h3><bdi>{nameOf(model, head)}</bdi></h3>
         <Names model={model} head={head} />
-        <Group model={model} modelAt={modelAt} head={head} />
+        <Group model={model} head={head} />
       </header>
       {page.kind === "atlas" && <Lines {...{ model, data }} head={nameOf(model, head)} />}
-      <Panes {...{ page, model, modelAt, head, data, block }} shared={shared} />
+      <Panes {...{ page, model, head, data, block }} shared={shared} />
     </article>
   );
 }
@@ -80,7 +88,7 @@ function Names({ model, head }: { model: Model; head: number }) {
 }
 
 /** With grouped queries: the heads that use the same keys and values. */
-function Group({ model, modelAt, head }: { model: Model; modelAt: number; head: number }) {
+function Group({ model, head }: { model: Model; head: number }) {
   const others = sharedWith(model, head);
   if (!others.length) return null;
   return (
@@ -89,7 +97,7 @@ function Group({ model, modelAt, head }: { model: Model; modelAt: number; head: 
       {others.map((other, at) => (
         <span key={other}>
           {at > 0 && ", "}
-          <HeadLink model={modelAt} head={other} name={nameOf(model, other)} />
+          <HeadLink head={other} name={nameOf(model, other)} />
         </span>
       ))}
     </p>
@@ -102,25 +110,26 @@ interface PanesProps extends LoadingProps {
   shared: Loaded<Shared>;
 }
 
-function Panes({ page, model, modelAt, head, data, block, shared }: PanesProps) {
-  const live = page.live?.model === modelAt ? page.live : null;
-  const tabs = useMemo(() => panesOf(page, modelAt, data), [page, modelAt, data]);
+function Panes({ page, model, head, data, block, shared }: PanesProps) {
+  const { live } = page;
+  const tabs = useMemo(() => panesOf(page, data), [page, data]);
   const question = questionOf(model);
   const asked = question && tabs.find(({ id, empty }) => id === paneOf(question) && !empty);
   const chosen = (tabs.find(({ id }) => id === state.pane.value) ?? asked ?? tabs.find(({ empty }) => !empty))?.id ?? "text";
   const error = chosen === "live" ? null : (block.error ?? shared.error);
   let content: ComponentChildren;
-  if (live && chosen === "live") content = <LivePane key={head} {...{ live, model, modelAt, head }} />;
-  else if (page.start?.head && page.kind === "atlas" && ((block.error && !shared.error) || (block.value && !data))) content = <Failed message={`This page is about ${page.start.head} and holds the cards of the heads that its card links to, not that of ${nameOf(model, head)}. mh.explore(atlas) shows all heads.`} />;
+  if (live && chosen === "live") content = <LivePane key={head} {...{ live, model, head }} />;
+  else if (page.start && page.kind === "atlas" && ((block.error && !shared.error) || (block.value && !data))) content = <Failed message={`This page is about ${page.start} and holds the cards of the heads that its card links to, not that of ${nameOf(model, head)}. mh.explore(atlas) shows all heads.`} />;
   else if (error) content = <Failed message={error} />;
   else if (!block.value || !shared.value) content = <Reading what={nameOf(model, head)} />;
   else if (!data) content = <Failed message={`The page holds no data of ${nameOf(model, head)}.`} />;
-  else content = <Pane key={head} {...{ chosen, data, model, modelAt, head }} shared={shared.value} />;
+  else content = <Pane key={head} {...{ chosen, data, model, head }} shared={shared.value} />;
   return (
     <div>
       {tabs.length > 0 && (
         <Tabs label="What to see of this head" tabs={tabs} chosen={chosen} onChoose={(pane) => choose({ pane })}>
           {content}
+          {data && <CopyPython model={model} sources={sourcesFor(model, chosen)} what={`${TITLES[chosen] ?? chosen} of ${data.head}`} />}
         </Tabs>
       )}
       {page.kind === "atlas" && <More model={model} />}
@@ -128,15 +137,20 @@ function Panes({ page, model, modelAt, head, data, block, shared }: PanesProps) 
   );
 }
 
-/** The panes that cards of a model have; `data` says which of them are empty. */
-export function panesOf(page: Page, modelAt: number, data: Head | null = null): Tab[] {
-  const shown: readonly PaneName[] = page.kind === "run" ? ["pattern"] : PANES.filter((name) => hasPane(page.models[modelAt], name));
-  const tabs: Tab[] = shown.map((name) => ({ id: name, name: TITLES[name] ?? name, empty: data !== null && !data[name] }));
-  return page.live?.model === modelAt ? [...tabs, { id: "live", name: "own text" }] : tabs;
+/** The results behind a pane, by name. */
+function sourcesFor({ sources }: Model, pane: string): string[] {
+  return sources.map(({ name }) => name).filter((name) => SOURCES[pane]?.test(name));
 }
 
-function hasPane(model: Model | undefined, name: PaneName): boolean {
-  return model?.panes.includes(name) ?? true;
+/** The panes that cards of a model have; `data` says which of them are empty. */
+export function panesOf(page: Page, data: Head | null = null): Tab[] {
+  const shown: readonly PaneName[] = page.kind === "run" ? ["pattern"] : PANES.filter((name) => hasPane(page.model, name));
+  const tabs: Tab[] = shown.map((name) => ({ id: name, name: TITLES[name] ?? name, empty: data !== null && !data[name] }));
+  return page.live ? [...tabs, { id: "live", name: "own text" }] : tabs;
+}
+
+function hasPane(model: Model, name: PaneName): boolean {
+  return model.panes.includes(name);
 }
 
 /** What else could be known of the heads of this model, and the call that measures it. */
@@ -172,13 +186,12 @@ interface PaneProps {
   data: Head;
   shared: Shared;
   model: Model;
-  modelAt: number;
   head: number;
 }
 
-function Pane({ chosen, data, shared, model, modelAt, head }: PaneProps) {
+function Pane({ chosen, data, shared, model, head }: PaneProps) {
   const name = data.head;
-  const about = { model, modelAt, head };
+  const about = { model, head };
   if (chosen === "text" && data.text) return <TextPane pane={data.text} shared={shared} />;
   if (chosen === "pattern" && data.pattern) return <PatternPane pane={data.pattern} {...{ shared, name }} />;
   if (chosen === "weights" && data.weights) return <WeightsPane relations={data.weights} />;

@@ -1,8 +1,8 @@
 /** The name of a head; a click opens its card. */
 import { headEvents } from "./headEvents";
 
-export function HeadLink({ model, head, name, onShow }: { model: number; head: number; name: string; onShow?: () => void }) {
-  const { onPointerEnter, onFocus, ...others } = headEvents(model, head);
+export function HeadLink({ head, name, onShow }: { head: number; name: string; onShow?: () => void }) {
+  const { onPointerEnter, onFocus, ...others } = headEvents(head);
   return (
     <button
       type="button"

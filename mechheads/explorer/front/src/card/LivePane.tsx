@@ -20,14 +20,13 @@ import { strongest, WhyLive, type Pair } from "./WhyLive";
 interface Props {
   live: Live;
   model: Model;
-  modelAt: number;
   head: number;
 }
 
 /** What was typed last, for every head. */
 const typed = signal("The capital of France is");
 
-export function LivePane({ live, model, modelAt, head }: Props) {
+export function LivePane({ live, model, head }: Props) {
   const text = typed.value;
   const [answer, setAnswer] = useState<TextAnswer | null>(null);
   const [error, setError] = useState<string | null>(null);
@@ -80,12 +79,12 @@ export function LivePane({ live, model, modelAt, head }: Props) {
           {inText(error)}
         </p>
       )}
-      {answer && <Answer key={answer.id} {...{ answer, model, modelAt, head }} />}
+      {answer && <Answer key={answer.id} {...{ answer, model, head }} />}
     </div>
   );
 }
 
-function Answer({ answer, model, modelAt, head }: Omit<Props, "live"> & { answer: TextAnswer }) {
+function Answer({ answer, model, head }: Omit<Props, "live"> & { answer: TextAnswer }) {
   const [withFirst, setWithFirst] = useState(false);
   const attention = useMemo(() => (answer.attention ? decode(answer.tokens, answer.attention) : null), [answer]);
   const [pair, setPair] = useState<Pair | null>(() => attention && strongest(attention, answer.tokens.length - 1));
@@ -105,7 +104,7 @@ function Answer({ answer, model, modelAt, head }: Omit<Props, "live"> & { answer
       {answer.attribution && (
         <section>
           <h3>{`Who adds to \u201c${asChip(answer.attribution.token)}\u201d`}</h3>
-          <AttributionMap {...{ model, modelAt, head }} attribution={answer.attribution} />
+          <AttributionMap {...{ model, head }} attribution={answer.attribution} />
         </section>
       )}
       {attention && (
@@ -128,7 +127,7 @@ function Answer({ answer, model, modelAt, head }: Omit<Props, "live"> & { answer
           <HeatMap attention={attention} name={`${name}-own-text`} onCell={setPair} />
         </section>
       )}
-      {attention && pair && <WhyLive text={answer.text} onPair={setPair} {...{ name, attention, pair, model, modelAt }} />}
+      {attention && pair && <WhyLive text={answer.text} onPair={setPair} {...{ name, attention, pair, model }} />}
     </>
   );
 }

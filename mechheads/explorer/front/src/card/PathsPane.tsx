@@ -14,18 +14,17 @@ import { inText } from "./tokens";
 interface Props {
   pane: Pane;
   model: Model;
-  modelAt: number;
   head: number;
 }
 
-export function PathsPane({ pane, model, modelAt, head }: Props) {
+export function PathsPane({ pane, model, head }: Props) {
   const measured = pane.senders.length + pane.receivers.length > 0;
   const links = linksOf(model, pane);
   const { unit } = pane;
   return (
     <div>
       <div class="card-controls">
-        <Trace {...{ model, modelAt, head }} />
+        <Trace {...{ model, head }} />
       </div>
       {!measured && (
         <Empty
@@ -34,17 +33,17 @@ export function PathsPane({ pane, model, modelAt, head }: Props) {
         />
       )}
       <p class="card-lead">{inText(pane.meaning)}</p>
-      <PathsPlot name={`${nameOf(model, head)}-paths`} centre={nameOf(model, head)} links={links} unit={unit} none="none measured" model={modelAt} />
+      <PathsPlot name={`${nameOf(model, head)}-paths`} centre={nameOf(model, head)} links={links} unit={unit} none="none measured" />
       <details>
         <summary>The same as a table</summary>
-        <LinkTable title="Senders: they feed this head" links={links.senders} unit={unit} model={modelAt} />
-        <LinkTable title="Receivers: this head feeds them" links={links.receivers} unit={unit} model={modelAt} />
+        <LinkTable title="Senders: they feed this head" links={links.senders} unit={unit} />
+        <LinkTable title="Receivers: this head feeds them" links={links.receivers} unit={unit} />
       </details>
     </div>
   );
 }
 
-function Trace({ model, modelAt, head }: { model: Model; modelAt: number; head: number }) {
+function Trace({ model, head }: { model: Model; head: number }) {
   const [steps, setSteps] = useState<Step[] | null>(null);
   const [error, setError] = useState<string | null>(null);
   const [asked, setAsked] = useState(false);
@@ -52,7 +51,7 @@ function Trace({ model, modelAt, head }: { model: Model; modelAt: number; head: 
     if (!asked) return;
     let wanted = true;
     const before = async (at: number): Promise<readonly Link[]> => {
-      const block = await layerOf(modelAt, Math.floor(at / model.nHeads));
+      const block = await layerOf(Math.floor(at / model.nHeads));
       const pane = block.heads.find(({ index }) => index === at % model.nHeads)?.paths;
       return pane ? linksOf(model, pane).senders : [];
     };
@@ -80,7 +79,7 @@ function Trace({ model, modelAt, head }: { model: Model; modelAt: number; head: 
       {steps.map(({ head: at, link }) => (
         <span key={at}>
           {` \u2190 ${link.way} ${show(link.value, 2)} \u2190 `}
-          <HeadLink model={modelAt} head={at} name={link.name} />
+          <HeadLink head={at} name={link.name} />
         </span>
       ))}
     </p>
@@ -91,10 +90,9 @@ interface TableProps {
   title: string;
   links: readonly Link[];
   unit: string;
-  model: number;
 }
 
-function LinkTable({ title, links, unit, model }: TableProps) {
+function LinkTable({ title, links, unit }: TableProps) {
   if (!links.length) return <p class="card-empty">{`${title}: none.`}</p>;
   return (
     <div class="card-scroll">
@@ -116,7 +114,7 @@ function LinkTable({ title, links, unit, model }: TableProps) {
                 {head === null ? (
                   name
                 ) : (
-                  <HeadLink model={model} head={head} name={name} />
+                  <HeadLink head={head} name={name} />
                 )}
               </th>
               <td>{way}</td>

@@ -11,8 +11,6 @@ interface Props {
   unit: string;
   /** What stands in the place of a side without links. */
   none: string;
-  /** The number of the model. */
-  model: number;
 }
 
 const ROW = 26;
@@ -36,7 +34,7 @@ export function placed(links: readonly Link[]): { rows: Placed[]; height: number
   return { rows, height: links.length ? y + ROW / 2 : 0 };
 }
 
-export function PathsPlot({ name, centre, links, unit, none, model }: Props) {
+export function PathsPlot({ name, centre, links, unit, none }: Props) {
   const [box, width] = useWidth<HTMLDivElement>();
   const drawn = Math.min(width, 860);
   const wide = drawn >= 560;
@@ -78,10 +76,10 @@ export function PathsPlot({ name, centre, links, unit, none, model }: Props) {
               </text>
             ))}
             {left.rows.map(({ link, y }, at) => (
-              <Node key={at} {...{ link, wide, unit, model }} x={0} y={y + offset(left)} width={side} end="sends to" />
+              <Node key={at} {...{ link, wide, unit }} x={0} y={y + offset(left)} width={side} end="sends to" />
             ))}
             {right.rows.map(({ link, y }, at) => (
-              <Node key={at} {...{ link, wide, unit, model }} x={drawn - side} y={y + offset(right)} width={side} end="receives by" />
+              <Node key={at} {...{ link, wide, unit }} x={drawn - side} y={y + offset(right)} width={side} end="receives by" />
             ))}
             {!left.rows.length && <None x={0} y={y0} text={none} />}
             {!right.rows.length && <None x={drawn} y={y0} text={none} anchor="end" />}
@@ -126,14 +124,13 @@ interface NodeProps {
   wide: boolean;
   unit: string;
   end: string;
-  model: number;
 }
 
-function Node({ link, x, y, width, wide, unit, end, model }: NodeProps) {
+function Node({ link, x, y, width, wide, unit, end }: NodeProps) {
   const { head } = link;
   const value = `${withInterval(link.value, link.low, link.high)} ${unit}`;
   const label = `${link.name} ${link.way === "logits" ? "" : `${link.way} `}${show(link.value, 2)}: ${end} ${link.way}, ${value}`;
-  const role = head === null ? { role: "img" as const } : { role: "link" as const, tabindex: 0, ...headEvents(model, head), ...keyEvents(model, head) };
+  const role = head === null ? { role: "img" as const } : { role: "link" as const, tabindex: 0, ...headEvents(head), ...keyEvents(head) };
   return (
     <g class={`card-node card-way-${link.way}`} {...role}>
       <title>{label}</title>

@@ -28,13 +28,12 @@ interface Props {
   pair: Pair;
   onPair: (pair: Pair) => void;
   model: Model;
-  modelAt: number;
 }
 
 /** The model is asked if a choice stays so long, in milliseconds: arrow keys pass over many tokens. */
 const WAIT = 250;
 
-export function WhyLive({ text, name, attention, pair, onPair, model, modelAt }: Props) {
+export function WhyLive({ text, name, attention, pair, onPair, model }: Props) {
   const [why, setWhy] = useState<Why | null>(null);
   const [error, setError] = useState<string | null>(null);
   const { query, key } = pair;
@@ -82,7 +81,7 @@ export function WhyLive({ text, name, attention, pair, onPair, model, modelAt }:
       </div>
       {error && <p role="alert" class="card-error">{inText(error)}</p>}
       {!error && !shown && <p role="status" class="card-reading">{"Splitting the score\u2026"}</p>}
-      {!error && shown && <WhyParts why={shown} {...{ tokens, model, modelAt }} />}
+      {!error && shown && <WhyParts why={shown} {...{ tokens, model }} />}
     </section>
   );
 }

@@ -24,14 +24,13 @@ interface PartsProps {
   why: Why;
   tokens: readonly string[];
   model: Model;
-  modelAt: number;
 }
 
 /** The score for a key, and its parts at both ends. */
-export function WhyParts({ why, tokens, model, modelAt }: PartsProps) {
+export function WhyParts({ why, tokens, model }: PartsProps) {
   const token = (place: number) => `\u201c${asChip(tokens[place] ?? "")}\u201d (${place})`;
   const most = useMemo(() => Math.max(...[why.atQuery, why.atKey].flatMap(({ parts, rest }) => [...parts.map(({ value }) => value), rest]).map(Math.abs), 1e-9), [why]);
-  const about = { total: why.total, most, model, modelAt };
+  const about = { total: why.total, most, model };
   return (
     <>
       <p class="card-readout" aria-live="polite">
@@ -60,10 +59,9 @@ interface SideProps {
   /** What the longest bar stands for. */
   most: number;
   model: Model;
-  modelAt: number;
 }
 
-function Side({ side, total, most, model, modelAt }: SideProps) {
+function Side({ side, total, most, model }: SideProps) {
   return (
     <table class="card-table card-why-parts">
       <thead>
@@ -78,7 +76,7 @@ function Side({ side, total, most, model, modelAt }: SideProps) {
           const head = numberOf(model, name);
           return (
             <tr key={name}>
-              <th scope="row">{head === null ? name : <HeadLink model={modelAt} head={head} name={name} />}</th>
+              <th scope="row">{head === null ? name : <HeadLink head={head} name={name} />}</th>
               <Value {...{ value, most }} />
             </tr>
           );

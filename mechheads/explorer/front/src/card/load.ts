@@ -36,12 +36,12 @@ function read<T>(id: string, what: string): Promise<T> {
   return found;
 }
 
-export function sharedOf(model: number): Promise<Shared> {
-  return read(`mh-shared-${model}`, "the texts that all heads share");
+export function sharedOf(): Promise<Shared> {
+  return read("mh-shared", "the texts that all heads share");
 }
 
-export function layerOf(model: number, layer: number): Promise<HeadBlock> {
-  return read(`mh-heads-${model}-${layer}`, `layer ${layer}`);
+export function layerOf(layer: number): Promise<HeadBlock> {
+  return read(`mh-heads-${layer}`, `layer ${layer}`);
 }
 
 export interface Loaded<T> {

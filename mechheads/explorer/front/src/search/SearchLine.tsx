@@ -3,7 +3,7 @@ import { useRef } from "preact/hooks";
 
 import { inText } from "../card/tokens";
 import { focusCard } from "../focus";
-import { hitsOf, understoodFor } from "../hits";
+import { hits, understood } from "../hits";
 import { idOf } from "../ids";
 import { countOf, model } from "../page";
 import { choose, open, state } from "../state";
@@ -13,14 +13,13 @@ import type { NotUnderstood } from "./tokens";
 
 export function SearchLine() {
   const input = useRef<HTMLInputElement>(null);
-  const number = state.model.value;
-  const { error, notes } = understoodFor(number);
-  const { count, is } = hitsOf(number);
+  const { error, notes } = understood.value;
+  const { count, is } = hits.value;
   const line = state.filter.value;
   const submit = (event: Event) => {
     event.preventDefault();
     if (error || count !== 1 || !line.trim()) return;
-    open(is.indexOf(1), number);
+    open(is.indexOf(1));
     focusCard();
   };
   const replace = (name: string) => {

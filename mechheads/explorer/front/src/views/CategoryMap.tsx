@@ -3,7 +3,7 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 
 import { useWidth } from "../card/parts";
 import { headAt, useMarks } from "../marks";
-import { modelOf } from "../page";
+import { model } from "../page";
 import { keyOn, pointAt, pressed } from "../pointing";
 import { headText } from "../say";
 import { state } from "../state";
@@ -12,17 +12,17 @@ import { every, sizes } from "./layout";
 import { CellMark, drawnAs, paint } from "./Mark";
 import { keepOneStop, moveIn } from "./roving";
 
-export function CategoryMap({ model: number }: { model: number }) {
-  const model = modelOf(number);
-  const { nLayers, nHeads } = model;
+export function CategoryMap() {
+  const its = model.value;
+  const { nLayers, nHeads } = its;
   const [box, width] = useWidth<HTMLDivElement>();
   const grid = useRef<SVGSVGElement>(null);
   const rings = { hovered: useRef<SVGRectElement>(null), open: useRef<SVGRectElement>(null) };
   const { cell, row, left, width: total, height } = sizes(nLayers, nHeads, width);
-  const colour = colourOf(model);
-  const by = chosen(model, state.by.value, usual(model).by);
+  const colour = colourOf(its);
+  const by = chosen(its, state.by.value, usual(its).by);
   const said = [...new Set([colour, by])].filter(Boolean);
-  useMarks(grid, number, [number, width, colour, by], (what, element) => {
+  useMarks(grid, [its, width, colour, by], (what, element) => {
     const ring = rings[what].current;
     const transform = element?.getAttribute("transform");
     ring?.classList.toggle("is-away", !transform);
@@ -31,7 +31,7 @@ export function CategoryMap({ model: number }: { model: number }) {
   const layers = Array.from({ length: nLayers }, (_, layer) => ({ layer, x: left + layer * cell }));
   const heads = Array.from({ length: nHeads }, (_, at) => nHeads - 1 - at);
   const current = state.head.peek();
-  const here = current !== null && state.model.peek() === number && layers.some(({ layer }) => layer === Math.floor(current / nHeads));
+  const here = current !== null && layers.some(({ layer }) => layer === Math.floor(current / nHeads));
   const focusable = here ? current : (layers[0]?.layer ?? 0) * nHeads + nHeads - 1;
   useLayoutEffect(() => keepOneStop(grid.current, focusable));
   const [labelX, labelY] = [every(cell, 20), every(row, 13)];
@@ -45,16 +45,16 @@ export function CategoryMap({ model: number }: { model: number }) {
           height={height}
           viewBox={`0 0 ${total} ${height}`}
           role="grid"
-          aria-label={`Heads of ${model.name}: layers across, heads up`}
+          aria-label={`Heads of ${its.name}: layers across, heads up`}
           aria-rowcount={nHeads}
           aria-colcount={nLayers}
-          onPointerMove={(event) => pointAt(number, headAt(event.target), event)}
-          onPointerLeave={() => pointAt(number, null)}
-          onClick={(event) => pressed(number, headAt(event.target), event)}
-          onFocusIn={(event) => pointAt(number, headAt(event.target), event.target as Element)}
-          onFocusOut={() => pointAt(number, null)}
+          onPointerMove={(event) => pointAt(headAt(event.target), event)}
+          onPointerLeave={() => pointAt(null)}
+          onClick={(event) => pressed(headAt(event.target), event)}
+          onFocusIn={(event) => pointAt(headAt(event.target), event.target as Element)}
+          onFocusOut={() => pointAt(null)}
           onKeyDown={(event) => {
-            keyOn(number, event);
+            keyOn(event);
             moveIn(event, grid.current, layers.map(({ layer }) => layer), nHeads);
           }}
         >
@@ -62,7 +62,7 @@ export function CategoryMap({ model: number }: { model: number }) {
             <g role="row" key={head} aria-rowindex={at + 1}>
               {layers.map(({ layer, x }) => {
                 const mine = layer * nHeads + head;
-                const drawn = drawnAs(model, mine, colour);
+                const drawn = drawnAs(its, mine, colour);
                 return (
                   <g
                     key={layer}
@@ -72,7 +72,7 @@ export function CategoryMap({ model: number }: { model: number }) {
                     tabindex={mine === focusable ? 0 : -1}
                     aria-colindex={layer + 1}
                     aria-selected="false"
-                    aria-label={headText(model, mine, said)}
+                    aria-label={headText(its, mine, said)}
                     transform={`translate(${x} ${at * row})`}
                     style={paint(drawn)}
                   >

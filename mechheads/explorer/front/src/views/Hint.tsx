@@ -3,7 +3,7 @@ import { effect } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 
 import { labelsOf } from "../card/heads";
-import { modelOf, titleOf } from "../page";
+import { model, titleOf } from "../page";
 import { hintAt } from "../pointing";
 import { valueText } from "../say";
 import { hovered, state } from "../state";
@@ -20,28 +20,28 @@ export function Hint() {
 }
 
 function fill(box: HTMLElement | null): void {
-  const ref = hovered.value;
+  const head = hovered.value;
   if (!box) return;
-  if (!ref) {
+  if (head === null) {
     box.replaceChildren();
     return;
   }
-  const model = modelOf(ref.model);
-  const usually = usual(model);
+  const its = model.value;
+  const usually = usual(its);
   const names = [
-    colourOf(model),
-    chosen(model, state.x.peek(), usually.x),
-    chosen(model, state.y.peek(), usually.y),
+    colourOf(its),
+    chosen(its, state.x.peek(), usually.x),
+    chosen(its, state.y.peek(), usually.y),
   ];
   const title = document.createElement("strong");
-  title.textContent = titleOf(ref);
+  title.textContent = titleOf(head);
   const labels = document.createElement("span");
-  labels.textContent = labelsOf(model, ref.head).join(", ");
+  labels.textContent = labelsOf(its, head).join(", ");
   const lines = [...new Set(names)].filter(Boolean).map((name) => {
     const line = document.createElement("div");
     const label = document.createElement("span");
-    label.textContent = `${numbersOf(model, name)?.column.label ?? name} `;
-    line.append(label, valueText(model, name, ref.head));
+    label.textContent = `${numbersOf(its, name)?.column.label ?? name} `;
+    line.append(label, valueText(its, name, head));
     return line;
   });
   box.replaceChildren(title, " ", labels, ...lines);

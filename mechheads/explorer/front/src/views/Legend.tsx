@@ -3,8 +3,8 @@ import { lookOf, MISSING, severalName, severals, UNCLASSIFIED } from "../categor
 import { show } from "../card/numbers";
 import { Tick } from "../controls";
 import type { Model } from "../data";
-import { hitsOf } from "../hits";
-import { countOf, modelOf } from "../page";
+import { hits } from "../hits";
+import { countOf, model } from "../page";
 import { announce } from "../say";
 import { namedIn, toggled } from "../search/conditions";
 import { endsOf } from "../shade";
@@ -12,13 +12,13 @@ import { colourOf, numbersOf, titled } from "../table";
 import { choose, state } from "../state";
 import { categorical, CellMark, paint } from "./Mark";
 
-export function Legend({ model: number }: { model: number }) {
-  const model = modelOf(number);
-  const numbers = numbersOf(model, colourOf(model));
+export function Legend() {
+  const its = model.value;
+  const numbers = numbersOf(its, colourOf(its));
   if (numbers) {
     const [low, high] = endsOf(numbers);
-    const hits = hitsOf(number);
-    const others = countOf(model) - hits.count;
+    const { count, narrowed } = hits.value;
+    const others = countOf(its) - count;
     return (
       <div class="mh-legend">
         <span>{titled(numbers.column)}</span>
@@ -27,11 +27,11 @@ export function Legend({ model: number }: { model: number }) {
           <span class={`mh-ramp ${numbers.column.signed ? "is-signed" : ""}`} aria-hidden="true" />
           <span>{show(high, 2)}</span>
         </span>
-        {hits.narrowed && others > 0 && <span class="mh-muted">{`faded: the other ${others.toLocaleString("en-US")}`}</span>}
+        {narrowed && others > 0 && <span class="mh-muted">{`faded: the other ${others.toLocaleString("en-US")}`}</span>}
       </div>
     );
   }
-  return model.categories && <Categories model={model} categories={model.categories} />;
+  return its.categories && <Categories model={its} categories={its.categories} />;
 }
 
 function Categories({ model, categories }: { model: Model; categories: NonNullable<Model["categories"]> }) {

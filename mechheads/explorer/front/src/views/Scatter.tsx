@@ -5,7 +5,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { tickText } from "../card/numbers";
 import { useWidth } from "../card/parts";
 import { useMarks } from "../marks";
-import { countOf, modelOf } from "../page";
+import { countOf, model } from "../page";
 import { keyOn, pointAt, pressed } from "../pointing";
 import { headText } from "../say";
 import { hovered, state } from "../state";
@@ -27,25 +27,24 @@ interface Point {
   readonly y: number;
 }
 
-export function Scatter({ model: number }: { model: number }) {
-  const model = modelOf(number);
-  const usually = usual(model);
-  const [across, up] = [chosen(model, state.x.value, usually.x), chosen(model, state.y.value, usually.y)];
-  const colour = colourOf(model);
-  const [x, y] = [numbersOf(model, across), numbersOf(model, up)];
+export function Scatter() {
+  const its = model.value;
+  const usually = usual(its);
+  const [across, up] = [chosen(its, state.x.value, usually.x), chosen(its, state.y.value, usually.y)];
+  const colour = colourOf(its);
+  const [x, y] = [numbersOf(its, across), numbersOf(its, up)];
   if (!x || !y) return <p class="mh-empty">This page has no numbers to draw.</p>;
-  return <Plot number={number} x={x} y={y} colour={colour} />;
+  return <Plot x={x} y={y} colour={colour} />;
 }
 
 interface PlotProps {
-  number: number;
   x: Numbers;
   y: Numbers;
   colour: string;
 }
 
-function Plot({ number, x, y, colour }: PlotProps) {
-  const model = modelOf(number);
+function Plot({ x, y, colour }: PlotProps) {
+  const its = model.value;
   const [box, width] = useWidth<HTMLDivElement>();
   const svg = useRef<SVGSVGElement>(null);
   const rings = { hovered: useRef<SVGCircleElement>(null), open: useRef<SVGCircleElement>(null) };
@@ -54,11 +53,11 @@ function Plot({ number, x, y, colour }: PlotProps) {
   const { right, upward, points, left } = useMemo(() => {
     const right = axisOf(x, LEFT, width - RIGHT);
     const upward = axisOf(y, height - BOTTOM, TOP);
-    const all = Array.from({ length: countOf(model) }, (_, head) => ({ head, x: right.at(x.values[head] ?? NaN), y: upward.at(y.values[head] ?? NaN) }));
+    const all = Array.from({ length: countOf(its) }, (_, head) => ({ head, x: right.at(x.values[head] ?? NaN), y: upward.at(y.values[head] ?? NaN) }));
     const points = all.filter((point) => !Number.isNaN(point.x) && !Number.isNaN(point.y));
     return { right, upward, points, left: all.length - points.length };
   }, [x, y, width, height]);
-  useMarks(svg, number, [number, x, y, colour, width], (what, element) => {
+  useMarks(svg, [its, x, y, colour, width], (what, element) => {
     const ring = rings[what].current;
     const transform = element?.getAttribute("transform");
     ring?.classList.toggle("is-away", !transform);
@@ -67,16 +66,16 @@ function Plot({ number, x, y, colour }: PlotProps) {
   useEffect(
     () =>
       effect(() => {
-        const head = hovered.value?.model === number ? hovered.value.head : null;
+        const head = hovered.value;
         bars.x.current?.setAttribute("d", head === null ? "" : whisker(x, right, head, (at) => `${at} ${upward.at(y.values[head] ?? NaN)}`));
         bars.y.current?.setAttribute("d", head === null ? "" : whisker(y, upward, head, (at) => `${right.at(x.values[head] ?? NaN)} ${at}`));
       }),
-    [number, x, y, right, upward],
+    [x, y, right, upward],
   );
   const radius = points.length > 2000 ? 3.2 : points.length > 600 ? 4 : 4.8;
   const nearest = (event: MouseEvent) => nearestTo(points, svg.current, event);
   const current = state.head.peek();
-  const focusable = points.find(({ head }) => head === current && state.model.peek() === number)?.head ?? points[0]?.head;
+  const focusable = points.find(({ head }) => head === current)?.head ?? points[0]?.head;
   useLayoutEffect(() => keepOneStop(svg.current, focusable));
   return (
     <div class="mh-scatter" ref={box}>
@@ -87,9 +86,9 @@ function Plot({ number, x, y, colour }: PlotProps) {
           width={width}
           height={height}
           viewBox={`0 0 ${width} ${height}`}
-          onPointerMove={(event) => pointAt(number, nearest(event), event)}
-          onPointerLeave={() => pointAt(number, null)}
-          onClick={(event) => pressed(number, nearest(event), event)}
+          onPointerMove={(event) => pointAt(nearest(event), event)}
+          onPointerLeave={() => pointAt(null)}
+          onClick={(event) => pressed(nearest(event), event)}
         >
           <Grid x={x} y={y} right={right} upward={upward} width={width} height={height} />
           <path class="mh-bar" ref={bars.x} />
@@ -97,26 +96,26 @@ function Plot({ number, x, y, colour }: PlotProps) {
           <g
             role="listbox"
             aria-orientation="horizontal"
-            aria-label={`Heads of ${model.name}: ${titled(x.column)} across, ${titled(y.column)} up. Left and right arrows go along the first, up and down along the second.`}
+            aria-label={`Heads of ${its.name}: ${titled(x.column)} across, ${titled(y.column)} up. Left and right arrows go along the first, up and down along the second.`}
             onFocusIn={(event) => {
               const target = event.target as Element;
-              pointAt(number, Number(target.getAttribute("data-head")), target);
+              pointAt(Number(target.getAttribute("data-head")), target);
             }}
-            onFocusOut={() => pointAt(number, null)}
+            onFocusOut={() => pointAt(null)}
             onKeyDown={(event) => {
-              keyOn(number, event);
+              keyOn(event);
               walk(event, points, svg.current);
             }}
           >
             {points.map((point) => (
               <PointMark
                 key={point.head}
-                drawn={drawnAs(model, point.head, colour)}
+                drawn={drawnAs(its, point.head, colour)}
                 role="option"
                 data-head={point.head}
                 tabindex={point.head === focusable ? 0 : -1}
                 aria-selected="false"
-                aria-label={headText(model, point.head, [...new Set([x.column.name, y.column.name])])}
+                aria-label={headText(its, point.head, [...new Set([x.column.name, y.column.name])])}
                 transform={`translate(${point.x.toFixed(1)} ${point.y.toFixed(1)}) scale(${radius})`}
               />
             ))}

@@ -4,11 +4,11 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 
 import { nameOf } from "../card/heads";
 import type { Column, Model } from "../data";
-import { hitsOf } from "../hits";
+import { hits } from "../hits";
 import { headAt, useMarks } from "../marks";
-import { modelOf } from "../page";
+import { model } from "../page";
 import { keyOn, pointAt, pressed } from "../pointing";
-import { choose, state, type Ref } from "../state";
+import { choose, state } from "../state";
 import { columnOf, numbersOf, shortened, sortOf, titled } from "../table";
 import { cellText, cellTitle, type Fitted } from "./fitting";
 
@@ -33,9 +33,8 @@ function inOrder(model: Model, is: Uint8Array, sort: string): number[] {
 }
 
 /** The heads that the table shows, in its order. */
-export function rowsOf(number: number): Ref[] {
-  const model = modelOf(number);
-  return inOrder(model, hitsOf(number).is, sortOf(model)).map((head) => ({ model: number, head }));
+export function rowsOf(): number[] {
+  return inOrder(model.value, hits.value.is, sortOf(model.value));
 }
 
 /** The sort that a click on a column's heading leads to: the largest first, then the smallest, then by head. */
@@ -65,23 +64,23 @@ function usePrinting(): boolean {
   return printed;
 }
 
-export function HeadTable({ model: number, columns: fitted }: { model: number; columns: readonly Fitted[] }) {
-  const model = modelOf(number);
+export function HeadTable({ columns: fitted }: { columns: readonly Fitted[] }) {
+  const its = model.value;
   const scroller = useRef<HTMLDivElement>(null);
   const body = useRef<HTMLTableSectionElement>(null);
   const [first, setFirst] = useState(0);
   const [place, setPlace] = useState<readonly [row: number, column: number]>([0, 0]);
   const moving = useRef(false);
-  const sort = sortOf(model);
-  const { is } = hitsOf(number);
-  const heads = useMemo(() => inOrder(model, is, sort), [model, is, sort]);
+  const sort = sortOf(its);
+  const { is } = hits.value;
+  const heads = useMemo(() => inOrder(its, is, sort), [its, is, sort]);
   const columns = fitted.flatMap(({ column }) => column ?? []);
   const wide = fitted.reduce((sum, { width }) => sum + width, 0);
   const printed = usePrinting();
   const from = printed ? 0 : Math.max(0, Math.min(first, heads.length - SHOWN) - SPARE);
   const shown = printed ? heads : heads.slice(from, from + SHOWN + 2 * SPARE);
   const row = Math.min(place[0], Math.max(0, heads.length - 1));
-  useMarks(body, number, [number, heads, from, columns.length]);
+  useMarks(body, [heads, from, columns.length]);
 
   useLayoutEffect(() => {
     if (!moving.current) return;
@@ -94,7 +93,7 @@ export function HeadTable({ model: number, columns: fitted }: { model: number; c
     () =>
       effect(() => {
         const head = state.head.value;
-        const at = head === null || state.model.value !== number ? -1 : heads.indexOf(head);
+        const at = head === null ? -1 : heads.indexOf(head);
         if (at >= 0) reveal(at);
       }),
     [heads],
@@ -110,7 +109,7 @@ export function HeadTable({ model: number, columns: fitted }: { model: number; c
   }
 
   function onKeyDown(event: KeyboardEvent): void {
-    keyOn(number, event);
+    keyOn(event);
     const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], PageUp: [-SHOWN, 0], PageDown: [SHOWN, 0] }[event.key];
     let to: [number, number] | null = step ? [row + (step[0] ?? 0), place[1] + (step[1] ?? 0)] : null;
     if (event.key === "Home") to = event.ctrlKey ? [0, 0] : [row, 0];
@@ -125,7 +124,7 @@ export function HeadTable({ model: number, columns: fitted }: { model: number; c
 
   return (
     <div class="mh-table" ref={scroller} onScroll={(event) => setFirst(Math.floor(event.currentTarget.scrollTop / ROW))}>
-      <table role="grid" aria-label={`Heads of ${model.name}`} aria-rowcount={heads.length + 1} aria-colcount={columns.length + 1} style={{ minWidth: `${wide}px` }}>
+      <table role="grid" aria-label={`Heads of ${its.name}`} aria-rowcount={heads.length + 1} aria-colcount={columns.length + 1} style={{ minWidth: `${wide}px` }}>
         <colgroup>{fitted.map(({ column, width }) => <col key={column?.name ?? ""} style={{ width: `${width}px` }} />)}</colgroup>
         <thead>
           <tr aria-rowindex={1}>
@@ -135,20 +134,20 @@ export function HeadTable({ model: number, columns: fitted }: { model: number; c
         </thead>
         <tbody
           ref={body}
-          onPointerMove={(event) => pointAt(number, headAt(event.target))}
-          onPointerLeave={() => pointAt(number, null)}
-          onClick={(event) => pressed(number, headAt(event.target), event)}
-          onFocusIn={(event) => pointAt(number, headAt(event.target))}
-          onFocusOut={() => pointAt(number, null)}
+          onPointerMove={(event) => pointAt(headAt(event.target))}
+          onPointerLeave={() => pointAt(null)}
+          onClick={(event) => pressed(headAt(event.target), event)}
+          onFocusIn={(event) => pointAt(headAt(event.target))}
+          onFocusOut={() => pointAt(null)}
           onKeyDown={onKeyDown}
         >
           <Space rows={from} />
           {shown.map((head, at) => (
             <tr key={head} class="mh-row" data-head={head} aria-rowindex={from + at + 2} aria-selected="false">
-              <Cell at={[from + at, 0]} place={[row, place[1]]} heading>{nameOf(model, head)}</Cell>
+              <Cell at={[from + at, 0]} place={[row, place[1]]} heading>{nameOf(its, head)}</Cell>
               {columns.map((column, index) => (
-                <Cell key={column.name} at={[from + at, index + 1]} place={[row, place[1]]} number={column.kind === "number"} title={cellTitle(model, column, head)}>
-                  {cellText(model, column, head)}
+                <Cell key={column.name} at={[from + at, index + 1]} place={[row, place[1]]} number={column.kind === "number"} title={cellTitle(its, column, head)}>
+                  {cellText(its, column, head)}
                 </Cell>
               ))}
             </tr>
