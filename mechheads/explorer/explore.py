@@ -100,21 +100,12 @@ def head_card(what: Any, head: HeadLike, path: str | Path | None = None, *, mode
 
 
 def view_attention(attention: Attention, path: str | Path | None = None) -> Any:
-    """Show the patterns of all heads of a run; see ``run.attention.view``.
-
-    Raises:
-        ValueError: if a prompt is too long.
-        ImportError: as in ``mh.explore``.
-    """
+    """Show the patterns of all heads of a run; see ``run.attention.view``."""
     return _shown(run_payload("a run", patterns_of(attention)), path, _PATTERNS, None)
 
 
 def live_for(atlas: Atlas, model: Model | None) -> Live | None:
-    """What runs own texts beside an atlas; None without a model.
-
-    Raises:
-        ValueError: if the model is of another size.
-    """
+    """What runs own texts beside an atlas; None without a model."""
     if model is None:
         return None
     check_size(model, atlas.sizes)
@@ -130,11 +121,7 @@ def _check_path(path: str | Path | None) -> None:
 
 
 def _check_own(page: Path) -> None:
-    """Check that a page that nobody named replaces nothing but such a page.
-
-    Raises:
-        ValueError: if it would.
-    """
+    """Check that a page that nobody named replaces nothing but such a page."""
     if page.is_file() and page.stat().st_size and b'id="mh-root"' not in page.read_bytes():
         raise ValueError(f"{page} is there and is no page of the explorer, so it is not replaced; give path=")
 
@@ -201,11 +188,7 @@ def _missing(error: ImportError) -> ImportError:
 
 
 def widget(payload: Payload, live: Live | None) -> Any:
-    """A widget that shows a payload.
-
-    Raises:
-        ImportError: if anywidget or Pillow is not installed.
-    """
+    """A widget that shows a payload."""
     try:
         base: Any = importlib.import_module("anywidget").AnyWidget
         traitlets: Any = importlib.import_module("traitlets")
@@ -269,11 +252,7 @@ def _still(payload: Payload) -> tuple[dict[str, str], dict[str, Any]]:
 
 
 def saved(payload: Payload, drawn: bytes) -> str:
-    """What a saved notebook shows without a kernel: the page in a frame of its own, or of a large one its tables.
-
-    The picture stands below the frame until the script hides it: a notebook that is not trusted drops the frame and the
-    script, and shows the picture.
-    """
+    """What a saved notebook shows without a kernel: the page in a frame of its own, or of a large one its tables."""
     page = _saved_page(payload)
     source = f"data:image/png;base64,{base64.b64encode(drawn).decode()}"
     image = f'<img alt="{html.escape(alt_text(payload.page))}" width="{shown_width(payload.page)}" src="{source}">'

@@ -130,11 +130,7 @@ class Next(TypedDict):
 
 
 def check(given: Mapping[str, Any], n_layers: int, n_heads: int) -> TextRequest:
-    """Read a request of the page.
-
-    Raises:
-        Refused: if something is missing or not valid; the message names it.
-    """
+    """Read a request of the page."""
     try:
         text, head = check_unicode(given["text"], "text"), given["head"]
         if not 0 < len(text) <= MAX_CHARACTERS:
@@ -165,11 +161,7 @@ class Live:
         self._cancelled.add(name)
 
     def answer(self, asked: TextRequest) -> TextAnswer | WhyAnswer:
-        """The answer to a request, a ``WhyAnswer`` if it has a query and a key.
-
-        Raises:
-            Refused: if the text is too long, or the request was cancelled.
-        """
+        """The answer to a request, a ``WhyAnswer`` if it has a query and a key."""
 
         def go_on() -> None:
             if asked.id in self._cancelled:

@@ -67,15 +67,7 @@ def page_html(payload: Payload) -> str:
 
 
 def write_page(atlas: Atlas, path: str | Path) -> Path:
-    """Write the explorer of an atlas to one HTML file, completely or not at all.
-
-    Args:
-        atlas: from ``mh.build_atlas`` or ``mh.studies.Atlas.load``.
-        path: the file, such as ``"atlas/index.html"``; its folder must exist.
-
-    Returns:
-        The path.
-    """
+    """Write the explorer of an atlas to one HTML file, completely or not at all."""
     return write(atlas_payload(atlas, folder=Path(path).parent), path)
 
 

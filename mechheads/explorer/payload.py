@@ -56,14 +56,7 @@ def atlas_payload(
     tables: Mapping[str, TableResult] | None = None,
     folder: Path | None = None,
 ) -> Payload:
-    """The payload of the page of an atlas.
-
-    Args:
-        live: where an own text can be run, for a page that is not offline.
-        heads: only these heads get cards.
-        tables: further results by their names: curves stand with the circuits, others as tables.
-        folder: where the page will be; it links to files of the results there.
-    """
+    """The payload of the page of an atlas."""
     parts, name = Parts.of(atlas), shown_name(atlas.model)
     with without_collecting():
         packed = blocks(_opened_later(parts, heads))
@@ -79,11 +72,7 @@ def _opened_later(parts: Parts, heads: Collection[HeadId] | None) -> Iterator[tu
 
 
 def shown_name(model: str) -> str:
-    """The name of a model for a page: of a file or folder its last part.
-
-    >>> shown_name("/data/models/llama-7b"), shown_name("org/name")
-    ('llama-7b', 'org/name')
-    """
+    """The name of a model for a page: of a file or folder its last part."""
     return (re.split(r"[/\\]", model.rstrip("/\\"))[-1] if _PATH.match(model) else "") or model
 
 

@@ -72,10 +72,7 @@ def n_clusters(scores: HeadScores) -> int | None:
 
 
 def carrying_prompts(scores: HeadScores) -> Int[np.ndarray, "layer head"]:
-    """The prompt whose cluster alone carries a head's score: without it, the score halves or has the other sign.
-
-    -1 if there is no such prompt, or the scores are no means over prompts for each head.
-    """
+    """The prompt whose cluster alone carries a head's score: without it, the score halves or has the other sign."""
     if scores.values is None or scores.extra_dims:
         return np.full((scores.n_layers, scores.n_heads), -1)
     return carried_by(scores.values.values, scores.dataset["cluster"].values)

@@ -381,7 +381,7 @@ class Curves(TableResult):
     def _shown(self) -> tuple[pd.DataFrame, list[str]]:
         table = self.table[~self.table["which"].map(is_random)].pivot(index="k", columns="which", values="score")
         if len(band := self.band):
-            table = table.join(band.set_index("k")[["mean"]].rename(columns={"mean": "random"}), how="outer")
+            table = table.join(pd.DataFrame({"random": band.set_index("k")["mean"]}), how="outer")
         return table, [self.provenance["judged"]] if "judged" in self.provenance else []
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from math import isfinite
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 
 from mechheads.behaviour import HeadProfile
 from mechheads.behaviour.profile import NAMES, PROFILED
-from mechheads.gating import ROLES, Roles
+from mechheads.gating import ROLES
 from mechheads.heads import HeadId
 from mechheads.labels import HeadLabels
 from mechheads.results.about import (
@@ -37,10 +37,7 @@ from mechheads.results.about import (
 from mechheads.results.kinds import SMALLEST, sample_of
 from mechheads.results.scores import CARRIED, FEW as TOO_FEW, LARGEST, NOTHING, HeadScores
 from mechheads.results.shown import Rows, heading, shortened, text_table
-from mechheads.results.tables import Curves
-from mechheads.safety.heads.safety_heads import SafetyHeads
-from mechheads.studies.own import OwnView, own_file
-from mechheads.studies.refusals import Refusals
+from mechheads.studies.own import own_file
 
 Kind = Literal["own", "pairs", "requests", "task", "text", "weights"]
 LEAST_OF_LOGITS = 0.05
@@ -56,25 +53,6 @@ _RELATIONS = 3
 """How many relations the card of a head has."""
 _PHI_OF = "phi of "
 _FIRST = ["measured", "score", "ci_low", "ci_high", "null", "p_family", "n", "unit"]
-
-
-class Results(Protocol):
-    """What is read of an atlas; see there."""
-
-    labels: HeadLabels | None
-    relations: HeadScores | None
-    profile: HeadProfile | None
-    circuit: Curves | None
-    safety: dict[str, SafetyHeads]
-    refusals: Refusals | None
-    roles: Roles | None
-    asked: dict[str, str]
-
-    @property
-    def views(self) -> dict[str, HeadScores]: ...
-    @property
-    def own_views(self) -> dict[str, OwnView]: ...
-    def refusal_tables(self) -> dict[str, pd.DataFrame]: ...
 
 
 @dataclass(frozen=True)
@@ -245,7 +223,7 @@ def _table(rows: list[Row]) -> Rows:
     return table
 
 
-def question_of(atlas: Results) -> dict[str, str]:
+def question_of(atlas: Any) -> dict[str, str]:
     """The key of the question that each view of an atlas is about, by its column."""
     own, views = atlas.own_views, atlas.views
     keys = {name: _key(name) for name in views if name not in own}
@@ -261,12 +239,8 @@ def question_of(atlas: Results) -> dict[str, str]:
     return keys
 
 
-def questions(atlas: Results, at_least: float | None = None) -> list[Question]:
-    """What an atlas has asked, in the order of the page: your own scores first.
-
-    Args:
-        at_least: the smallest effect worth naming, in place of that of each unit.
-    """
+def questions(atlas: Any, at_least: float | None = None) -> list[Question]:
+    """What an atlas has asked, in the order of the page: your own scores first."""
     keys, asked, views, own = question_of(atlas), _USUAL | atlas.asked, atlas.views, atlas.own_views
     measures: dict[str, list[Measure]] = {}
     weights = [] if atlas.labels is None else list(_of_relations(atlas.labels, atlas.relations, at_least))
@@ -310,7 +284,7 @@ def card_rows(questions: list[Question], at: int) -> Iterator[tuple[Question, Ro
         yield from ((question, row) for row in rows)
 
 
-def _refused(atlas: Results) -> dict[str, int] | None:
+def _refused(atlas: Any) -> dict[str, int] | None:
     """How many requests the model refuses, of those that were answered and judged; None if none was."""
     every = [*([] if atlas.refusals is None else [atlas.refusals]), *atlas.safety.values()]
     found = next((about for each in every if (about := each.provenance.get("refused"))), None)
@@ -318,7 +292,7 @@ def _refused(atlas: Results) -> dict[str, int] | None:
 
 
 def _question(
-    atlas: Results,
+    atlas: Any,
     key: str,
     title: str,
     measures: list[Measure],
@@ -427,12 +401,7 @@ def _count(n: int, one: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text of somebody else for a heading: on one line, without control characters, and not too long.
-
-    >>> from mechheads.studies.answers import one_line
-    >>> one_line("my\\n sweep")
-    'my sweep'
-    """
+    """A text of somebody else for a heading: on one line, without control characters, and not too long."""
     shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in re.sub(r"\s+", " ", text).strip())
     return shortened(shown)
 
@@ -445,7 +414,7 @@ def _key(column: str) -> str:
     return "weights" if column == "phi" else "pairs"
 
 
-def _about_one_relation(atlas: Results) -> bool:
+def _about_one_relation(atlas: Any) -> bool:
     """Whether the pairs and the task are both those of the package, which are made from one relation."""
     return all(atlas.asked.get(what) == ASKED[what] for what in ("pairs", "task"))
 

@@ -59,10 +59,6 @@ _OWN = "own"
 """What ``atlas.json`` contains, and the names of ``own`` in their order."""
 
 
-_Asked = tuple[list[Any], list[Any], list[Question]] | None
-"""What the questions of an atlas came from, and the questions."""
-
-
 @dataclass
 class Atlas(Stages):
     """What every head of one model does, from ``mh.build_atlas``: on text, by its weights, in tasks and in refusals.
@@ -117,9 +113,6 @@ class Atlas(Stages):
     requests: list[str] = field(default_factory=list)
     shape: tuple[int, int] | None = None
     done: list[str] = field(default_factory=list)
-    _asked: tuple[list[Any], list[Any], list[Question]] | None = field(
-        default=None, init=False, repr=False, compare=False
-    )
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -327,14 +320,7 @@ class Atlas(Stages):
         >>> question.title, question.varies, [row.head for row in question.rows]
         ('naming the capital', '6 pairs', ['L0H0'])
         """
-        if at_least is not None:
-            return questions(self, at_least)
-        # the console and the page ask for the same ones
-        parts = list({**self.results, **self.tables}.values())
-        about = [*self.own, *self.asked.items()]
-        if self._asked is None or self._asked[0] != about or list(map(id, self._asked[1])) != list(map(id, parts)):
-            self._asked = about, parts, questions(self)
-        return self._asked[2]
+        return questions(self, at_least)
 
     def _rest(self) -> list[str]:
         """What was not measured."""

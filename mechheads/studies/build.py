@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from mechheads.behaviour import logit_attribution
 from mechheads.behaviour.examples import profile_and_examples
@@ -55,6 +55,7 @@ from mechheads.studies.questions import (
 from mechheads.studies.refusals import FULL, QUICK, RefusalSettings, RefusalStages
 from mechheads.studies.study import QUICK_RELATIONS, difference, finished, teller
 
+T = TypeVar("T")
 _PAIRS, _QUICK_PAIRS = 16, 8
 _REQUESTS, _SAFETY_HEADS = 8, 10
 """Requests of the package that heads are ablated after, and as many look-alikes; and how many heads are first."""
@@ -258,8 +259,19 @@ class _Builder:
             found = profile_and_examples(self.model, self.asked.texts, n_tokens=self._n_tokens)
             texts = "" if self.asked.texts is None else f", {written(self.asked.texts) or 'texts'}"
             call = f"mh.profile_heads(model{texts}, n_tokens={self._n_tokens}{_seed()})"
-            self.atlas.profile, self.atlas.examples = found[0].with_provenance(call=call), found[1]
+            self.atlas.profile = found[0].with_provenance(call=call)
+            self.atlas.examples = self._called(found[1], "text", "examples")
             stop_if(self.atlas.examples.interrupted)
+
+    def _called(self, found: T, parts: str, field: str) -> T:
+        """A table with the call that gives it again: that of the atlas, of these parts alone."""
+        given = {"pairs": self.asked.pairs, "texts": self.asked.texts}
+        own = "".join(f", {name}={written(value) or name}" for name, value in given.items() if value is not None)
+        about: Any = found
+        call = (
+            f"mh.build_atlas(model{own}, only={parts.split(',')}{', quick=True' * self.asked.quick}{_seed()}).{field}"
+        )
+        return replace(about, provenance={**about.provenance, "call": call})
 
     def _labels(self) -> None:
         relations, options = self.asked.relations, dict[str, Any]()
@@ -284,7 +296,7 @@ class _Builder:
         with atlas.stage("causes"), warnings.catch_warnings():
             warnings.simplefilter("ignore", AnswerWarning)  # the patching has warned
             with atlas.or_left_out("patterns"):
-                atlas.patterns = self._patterns()
+                atlas.patterns = self._called(self._patterns(), "causes", "patterns")
             if pairs is not None:
                 with atlas.or_left_out("direct effects"):
                     atlas.direct = finished(logit_attribution(model, pairs))
@@ -292,7 +304,8 @@ class _Builder:
                     atlas.note("circuit and paths left out: they begin with the heads of the patching")
                     return
                 with atlas.or_left_out("circuit"):
-                    atlas.circuit = faithfulness_curve(model, pairs, atlas.patching, self.metric)
+                    curve = faithfulness_curve(model, pairs, atlas.patching, self.metric)
+                    atlas.circuit = self._called(curve, "patching,causes", "circuit")
                 with atlas.or_left_out("paths"):
                     senders, receivers = path_ends(atlas.patching)
                     few, metric = first(pairs, _PAIRS_OF_PATHS), self.metric
@@ -344,11 +357,7 @@ def _ablations(asked: Questions) -> Sequence[InterventionName]:
 
 
 def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
-    """The atlas to begin with: a new one, or the parts of another that are done.
-
-    Raises:
-        ValueError: if the other one is of another study.
-    """
+    """The atlas to begin with: a new one, or the parts of another that are done."""
     if resume is None:
         return Atlas(model.name, study=asked.study)
     if differs := difference(asked.study, resume.study):
@@ -371,11 +380,7 @@ def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
 
 
 def path_ends(patching: HeadScores) -> tuple[list[HeadId], list[str]]:
-    """Between which heads paths are patched: those with the largest effect.
-
-    Returns:
-        The senders, and as receivers the logits and q, k and v of the first heads that have a sender before them.
-    """
+    """Between which heads paths are patched: those with the largest effect."""
     senders = list(patching.heads(_SENDERS, by="absolute"))
     first = min(head.layer for head in senders)
     later = [head for head in senders if head.layer][:_RECEIVERS]
@@ -425,12 +430,7 @@ def _few_items(task: Task) -> Task:
 
 
 def choose_starts(model: Model, task: Task) -> list[int]:
-    """The seeds that lose least after two updates.
-
-    Raises:
-        ValueError: if the model cannot do the task, or the loss is not finite.
-        KeyboardInterrupt: after Ctrl-C.
-    """
+    """The seeds that lose least after two updates."""
     with warnings.catch_warnings(action="ignore"), settings(progress=False):
         losses = _fit_gates(model, task, [TRIED * current().seed + n for n in range(TRIED)], _TRIAL).losses
     last = losses.query(f"fit == 'none' and update == {_TRIAL[0]}").nsmallest(KEPT, "loss")
@@ -438,12 +438,7 @@ def choose_starts(model: Model, task: Task) -> list[int]:
 
 
 def fit_briefly(model: Model, task: Task, seeds: list[int], updates: int) -> Gates:
-    """Gates from a short fit.
-
-    Raises:
-        ValueError: if the model cannot do the task, or the loss is not finite.
-        KeyboardInterrupt: after Ctrl-C.
-    """
+    """Gates from a short fit."""
     return _fit_gates(model, task, seeds, (updates, updates, updates))
 
 

@@ -57,12 +57,7 @@ class HeadPatterns(TableResult):
         *,
         kept: int = KEPT,
     ) -> HeadPatterns:
-        """The patterns of runs of one model, each such as ``model.cache(prompts).attention``.
-
-        Args:
-            names: of the prompts of all runs.
-            kept: how many keys of each query are kept.
-        """
+        """The patterns of runs of one model, each such as ``model.cache(prompts).attention``."""
         rows = [row for run in runs for row in run.strings]
         layers = []
         for layer in range(runs[0].sizes[0]):
@@ -84,10 +79,7 @@ class HeadPatterns(TableResult):
 
 
 def joined(one: HeadPatterns, other: HeadPatterns) -> HeadPatterns:
-    """The patterns of two results of one model: first the prompts of one, then those of the other.
-
-    Each query has as many keys as the result that keeps more; the missing ones have no attention.
-    """
+    """The patterns of two results of one model: first the prompts of one, then those of the other."""
     kept = max(one.keys.shape[-1], other.keys.shape[-1])
 
     def wide(array: np.ndarray) -> np.ndarray:
@@ -127,14 +119,7 @@ def _bytes(share: Float[np.ndarray, "*any"]) -> UInt8[np.ndarray, "*any"]:
 
 
 def head_patterns(model: Model, prompts: Sequence[PromptLike], names: Sequence[str] | None = None) -> HeadPatterns:
-    """Attention of every head in prompts and one longer text, of prose of the package.
-
-    Args:
-        names: of the prompts; by default their texts.
-
-    Raises:
-        ValueError: if there is nothing to run.
-    """
+    """Attention of every head in prompts and one longer text, of prose of the package."""
     prompts = read_prompts(prompts, "prompts")
     text, most = next(default_texts()), min(LONGER, model.n_ctx)
     ids = text_ids(text, model.tokenizer)[0][:most] if model.tokenizer is not None else []

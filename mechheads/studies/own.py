@@ -69,12 +69,7 @@ def own_file(name: str) -> str:
 
 
 def own_column(name: str) -> str:
-    """The column of the table for scores of your own: their name, with what a condition could not hold replaced.
-
-    >>> from mechheads.studies.own import own_column
-    >>> own_column("my ablation, z"), own_column("2nd try"), own_column("patching_q")
-    ('my_ablation_z', 'own_2nd_try', 'patching_q_score')
-    """
+    """The column of the table for scores of your own: their name, with what a condition could not hold replaced."""
     column = re.sub(r"\W+", "_", name)[:_LONGEST].strip("_") or "own"
     is_no_name = not column[0].isalpha() or re.fullmatch(r"[LH]\d+(H\d+)?", column, re.IGNORECASE)
     begins_as_ours = column.lower().startswith(("ships_", "generalized_"))

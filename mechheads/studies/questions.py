@@ -77,11 +77,7 @@ class Questions:
 
     @classmethod
     def of(cls, model: Model, *, quick: bool = False, only: Names = None, **given: Any) -> Questions:
-        """Open files, and check everything that can be checked before any work; arguments as in ``mh.build_atlas``.
-
-        Raises:
-            ValueError: if something does not exist, cannot be read or does not fit the model.
-        """
+        """Open files, and check everything that can be checked before any work; arguments as in ``mh.build_atlas``."""
         parts, refusals = chosen(only), given.get("refusals")
         with _named("pairs"):
             pairs = _pairs(model, given.get("pairs"))
@@ -148,11 +144,7 @@ def _named(argument: str) -> Iterator[None]:
 
 
 def chosen(only: Names = None) -> tuple[str, ...]:
-    """The parts of an atlas that are asked for, in their order.
-
-    Raises:
-        ValueError: if one does not exist or is no name, or there is none.
-    """
+    """The parts of an atlas that are asked for, in their order."""
     if not isinstance(only, Iterable | None):
         raise ValueError(f"only is {only!r}; give names of parts, such as [{', '.join(map(repr, [*PARTS][:2]))}]")
     named = [only] if isinstance(only, str) else [*(only or ())]
@@ -178,11 +170,7 @@ def first(pairs: PromptPairs, n: int) -> PromptPairs:
 
 
 def _pairs(model: Model, pairs: PairsLike | None) -> PromptPairs | None:
-    """Pairs, checked to align.
-
-    Raises:
-        ValueError: if they do not, or there is no such file.
-    """
+    """Pairs, checked to align."""
     if pairs is None:
         return None
     found: Any = pairs
@@ -213,11 +201,7 @@ def _task(model: Model, task: TaskLike | None) -> Task | None:
 
 
 def _texts(texts: Texts) -> Texts:
-    """A file or a list: texts are read more than once. Of an iterator, which may have no end, what is enough.
-
-    Raises:
-        ValueError: if there is no such file, or something is no text.
-    """
+    """A file or a list: texts are read more than once. Of an iterator, which may have no end, what is enough."""
     if texts is None:
         return None
     if isinstance(texts, (str, Path)):
@@ -283,11 +267,7 @@ def capital_pairs(model: Model, n: int) -> PromptPairs | None:
 
 
 def capital_task(model: Model) -> Task:
-    """Naming capitals, without examples.
-
-    Raises:
-        ValueError: if the model's vocabulary has too few.
-    """
+    """Naming capitals, without examples."""
     return relation_task(model, CAPITALS, shots=0, n=FITTED_ON)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ from mechheads.safety.answers.answering import AnswerSettings
 from mechheads.safety.answers.refusal import LEAST_REQUESTS, RefusalTest, attack_curve, refusal_tests
 from mechheads.safety.heads.ablations import Group, Groups
 from mechheads.safety.heads.refusal_attribution import refusal_attribution
-from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations
+from mechheads.safety.heads.safety_heads import compare_ablations
 from mechheads.safety.requests.openings import count_refusals
 from mechheads.safety.requests.prompts import Requests, Side, opened
 from mechheads.safety.requests.requests import Split, load_requests
@@ -196,10 +196,7 @@ class Refusals(TableResult):
 
 
 def first_heads(rankings: Mapping[str, HeadScores], k: int) -> pd.DataFrame:
-    """The heads among the first ``k`` of any ranking, those of the most rankings first.
-
-    ``in_top`` is the share of resamples of the requests in which a head is among the first k of a ranking.
-    """
+    """The heads among the first ``k`` of any ranking, those of the most rankings first."""
     places: dict[str, dict[HeadId, int]] = {}
     stable: dict[str, np.ndarray] = {}
     for name, scores in rankings.items():
@@ -221,28 +218,13 @@ _ALONE: InterventionName = "scaling"
 """The ablation of heads that no ablation has ranked: the first heads of all rankings."""
 
 
-class Ranked(Protocol):
-    """What the stages read and fill in of an atlas."""
-
-    safety: dict[str, SafetyHeads]
-    refusals: Refusals | None
-    refusal_attribution: HeadScores | None
-
-    @property
-    def rankings(self) -> dict[str, HeadScores]: ...
-    def stage(self, name: str) -> AbstractContextManager[None]: ...
-    def note(self, text: str) -> None: ...
-
-
 class RefusalStages:
     """The stages, which fill in an atlas one after the other.
 
     Ships uses the paper's template; everything about refusals uses the model's own chat template, if it has one.
     """
 
-    def __init__(
-        self, model: Model, atlas: Ranked, asked: RefusalSettings, requests: RequestsByUse, sizes: Sizes
-    ) -> None:
+    def __init__(self, model: Model, atlas: Any, asked: RefusalSettings, requests: RequestsByUse, sizes: Sizes) -> None:
         self.model, self.atlas, self.asked, self.requests, self.sizes = model, atlas, asked, requests, sizes
         self.answers = AnswerSettings(max_new_tokens=sizes.tokens)
 

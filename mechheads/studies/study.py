@@ -116,11 +116,7 @@ def difference(study: Mapping[str, str], held: Mapping[str, str]) -> str:
 
 
 def check_folder(folder: str | Path, study: Mapping[str, str] | None, files: Iterable[str] = ()) -> None:
-    """Check that a folder holds no other study (None: of any), and none of these files that no study wrote there.
-
-    Raises:
-        ValueError: if it does.
-    """
+    """Check that a folder holds no other study (None: of any), and none of these files that no study wrote there."""
     folder = Path(folder)
     held, own = _held(folder)
     for path in (folder / name for name in files):
@@ -135,11 +131,7 @@ def check_folder(folder: str | Path, study: Mapping[str, str] | None, files: Ite
 
 
 def claim_folder(folder: str | Path, study: Mapping[str, str], files: Iterable[str] = ()) -> None:
-    """Write down which study a folder is of, and that these files are its own, before they are written.
-
-    Raises:
-        ValueError: as ``check_folder``, or if another process works in the folder.
-    """
+    """Write down which study a folder is of, and that these files are its own, before they are written."""
     folder, files = Path(folder), list(files)
     check_folder(folder, study, files)
     folder.mkdir(parents=True, exist_ok=True)
@@ -167,13 +159,7 @@ def save_parts(
     study: Mapping[str, str],
     texts: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Write each result to ``name.nc``, each table with rows to ``name.csv``, and then texts by their names.
-
-    Results and tables of the study that are not among them are removed.
-
-    Raises:
-        ValueError: as ``claim_folder``; nothing is written then.
-    """
+    """Write each result to ``name.nc``, each table with rows to ``name.csv``, and then texts by their names."""
     folder, texts = Path(folder), texts or {}
     folder.mkdir(parents=True, exist_ok=True)
     parts = {f"{name}.nc": result for name, result in results.items()}

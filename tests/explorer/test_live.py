@@ -85,7 +85,6 @@ def test_without_a_head_there_is_no_pattern_and_no_ablation(live):
         (request(text="a" * (MAX_CHARACTERS + 1)), "text must be a text of 1 to"),
         (request(text="\ud800"), "text"),
         (request(head="L99H99"), "out of range"),
-        (request(head="l1h1"), "l1h1"),
         (request(query=1, key=2), "the key not after the query"),
         (request(query=1, key=-1), "must be two tokens"),
         (request(query=1, key=0, head=None), "of a head"),

@@ -14,7 +14,7 @@ from mechheads.gating import fit
 from mechheads.gating.gates import log_probs
 from mechheads.plots import parts
 from mechheads.studies import recipe_figure, roles_figure, safety_figure
-from mechheads.studies.figures import roles as roles_module, safety as safety_module
+from mechheads.studies.figures import panels, safety as safety_module
 from support.ctrl_c import stopped_at
 from support.figure_requests import roles_request, safety_request
 from support.made_workers import MadeWorkers
@@ -58,7 +58,7 @@ def test_an_interrupted_safety_figure_goes_on_with_workers(asked_safety: Given, 
     assert not whole.interrupted and workers.computed
     assert list(whole.panels) == list(alone.panels)
     close(whole.tables["heads"], alone.tables["heads"])
-    monkeypatch.setattr(safety_module, "load", lambda *_args, **_options: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(panels, "load_model", lambda *_args, **_options: pytest.fail("a model was loaded"))
     assert not mh.settings(workers=MadeWorkers(3))(safety_figure)(**asked_safety).interrupted
 
 
@@ -94,8 +94,7 @@ def test_a_recipe_takes_workers(asked_roles: Given, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("draw", [safety_figure, roles_figure])
 def test_workers_that_are_none_are_refused_before_a_model_is_loaded(draw: Any, tmp_path: Path, monkeypatch) -> None:
-    for module in (safety_module, roles_module):
-        monkeypatch.setattr(module, "load", lambda *_args, **_options: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(panels, "load_model", lambda *_args, **_options: pytest.fail("a model was loaded"))
     with pytest.raises(ValueError, match="workers is -1; give a number of workers on this machine"):
         mh.settings(workers=-1)(draw)(out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

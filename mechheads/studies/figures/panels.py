@@ -122,10 +122,7 @@ class Panels(Stages, Generic[R]):
     def write(
         self, figure: go.Figure, shown: Mapping[str, Any], tables: Mapping[str, pd.DataFrame], title: str, text: str
     ) -> PaperFigure:
-        """Write a figure as HTML and, if a browser can draw it, as PDF, SVG and PNG; also its tables and a page.
-
-        ``shown`` is ``PaperFigure.panels``; ``title`` and ``text`` stand above the figure.
-        """
+        """Write a figure as HTML and, if a browser can draw it, as PDF, SVG and PNG; also its tables and a page."""
         images, why = _write_images(figure, self.out)
         notes = [*self.notes, *filter(None, [why])]
         page = write_file(self.out / _PAGE, _page(title, text, tables, notes, figure))
@@ -144,14 +141,7 @@ def compute_panels(
     study: Mapping[str, object],
     work: PanelMaker[R],
 ) -> Panels[R]:
-    """The panels of a figure: those in its folder as they are, the others computed and saved.
-
-    ``models`` and ``data`` are by short names: a model's name, and what the panels of a data set are of besides it.
-
-    Raises:
-        ValueError: if a folder holds something else (raised before a model is loaded), or no panel could be made.
-        KeyboardInterrupt: after Ctrl-C, if no panel is finished.
-    """
+    """The panels of a figure: those in its folder as they are, the others computed and saved."""
     studies = {
         (model, one): {
             key: str(value) for key, value in {**study, "model": name, **_state(name), **about, **_versions()}.items()
@@ -215,11 +205,7 @@ def joined(parts: Iterable[tuple[Mapping[str, Any], pd.DataFrame]]) -> pd.DataFr
 
 
 def short_names(names: Any, argument: str) -> dict[str, Any]:
-    """Models or data sets by short names: files by their own, with full paths; a mapping as it is.
-
-    Raises:
-        ValueError: naming the argument, if there are none, or one is repeated or not a name.
-    """
+    """Models or data sets by short names: files by their own, with full paths; a mapping as it is."""
     if isinstance(names, Mapping):
         check_different([*names], argument)
         return dict(names)
@@ -234,11 +220,7 @@ def short_names(names: Any, argument: str) -> dict[str, Any]:
 
 
 def check_different(names: Sequence[str], argument: str) -> None:
-    """Check that there are names and that none is repeated.
-
-    Raises:
-        ValueError: naming the argument.
-    """
+    """Check that there are names and that none is repeated."""
     if not names:
         raise ValueError(f"{argument} is empty; give at least one")
     if twice := [name for name in dict.fromkeys(names) if list(names).count(name) > 1]:
@@ -251,11 +233,7 @@ def file_hashes(names: Iterable[str]) -> dict[str, str]:
 
 
 def _split_revision(name: str) -> tuple[str, str | None]:
-    """A hub name and its revision, if it has one.
-
-    >>> _split_revision("EleutherAI/pythia-70m@step3000"), _split_revision("gpt2")
-    (('EleutherAI/pythia-70m', 'step3000'), ('gpt2', None))
-    """
+    """A hub name and its revision, if it has one."""
     if os.path.exists(name) or "@" not in name:
         return name, None
     base, _, revision = name.rpartition("@")

@@ -65,9 +65,9 @@ test("blocks come from where the reader is told, once each", async () => {
   const { layerOf, readBlocksFrom, sharedOf } = await load("load.ts");
   const asked = [];
   const packed = deflateSync(JSON.stringify({ layer: 3, heads: [] })).toString("base64");
-  readBlocksFrom((id) => (asked.push(id), id === "mh-heads-1-3" ? packed : undefined));
-  assert.deepEqual(await layerOf(1, 3), { layer: 3, heads: [] });
-  await layerOf(1, 3);
-  assert.deepEqual(asked, ["mh-heads-1-3"]);
-  await assert.rejects(sharedOf(1), { message: "This page holds no data of the texts that all heads share." });
+  readBlocksFrom((id) => (asked.push(id), id === "mh-heads-3" ? packed : undefined));
+  assert.deepEqual(await layerOf(3), { layer: 3, heads: [] });
+  await layerOf(3);
+  assert.deepEqual(asked, ["mh-heads-3"]);
+  await assert.rejects(sharedOf(), { message: "This page holds no data of the texts that all heads share." });
 });

@@ -418,22 +418,21 @@ test("an address that makes no sense opens the page as it is at first", async (t
 });
 
 test("what the address names and the page does not have is said in lines that can be dismissed", async (t) => {
-  const page = await open(t, browser, small(), { hash: "head=L99H9&model=7&question=other&pins=L1H4,5.L0H1&pane=foo&colour=pathcing&columns=phi,nothing&sort=-phi&x=names" });
+  const page = await open(t, browser, small(), { hash: "head=L99H9&question=other&pins=L1H4,5.L0H1&pane=foo&colour=pathcing&columns=phi,nothing&sort=-phi&x=names" });
   const said = page.locator(".mh-unknown");
   assert.equal(await said.getAttribute("role"), "status");
   await said.locator("p").first().waitFor();
   const lines = await said.locator("p").allTextContents();
   for (const expected of [
-    /model \u201c7\u201d that this page does not have; it has one model\.$/,
     /head \u201cL99H9\u201d that this page does not have; heads are L0H0 to L3H8\.$/,
     /head \u201c5\.L0H1\u201d/,
     /question \u201cother\u201d that this page does not have; the questions are pairs, requests, text and weights\.$/,
-    /pane \u201cfoo\u201d that this page does not have; the panes are ordinary text, patterns,.* and roles\.$/,
+    /pane \u201cfoo\u201d that this page does not have; the panes are ordinary text, patterns,.* and safety\.$/,
     /column of numbers \u201cpathcing\u201d that this page does not have; most like it: patching/,
     /column of numbers \u201cnames\u201d that this page does not have\.$/,
     /column \u201cnothing\u201d that this page does not have; most like it: /,
   ]) assert.equal(lines.filter((line) => expected.test(line)).length, 1, `${expected} in ${lines.join("\n")}`);
-  assert.equal(lines.length, 8);
+  assert.equal(lines.length, 7);
   assert.deepEqual(await page.getByRole("columnheader").locator(".mh-heading").allTextContents(), ["Head", "Phi"]);
   await said.getByRole("button", { name: "Dismiss" }).press("Enter");
   assert.equal(await said.isVisible(), false);
