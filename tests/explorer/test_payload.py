@@ -214,9 +214,7 @@ def test_every_number_has_a_result_with_the_call_that_gives_it_again(payload, at
         "safety_undifferentiated": "mh.safety.compare_ablations",
         "safety_scaling": "mh.safety.compare_ablations",
         **dict.fromkeys(ROLES, "mh.head_roles"),
-        "examples": "",
-        "patterns": "",
-        "circuit": "",
+        **dict.fromkeys(("examples", "patterns", "circuit"), "mh.build_atlas"),
     }
     assert sources["patching"]["prompts"] == "2 pairs" and sources["patching"]["file"] is None
     atlas.save(tmp_path)
