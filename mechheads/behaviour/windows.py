@@ -256,10 +256,6 @@ def _own_ids(text: str | Sequence[int], number: int, model: Model) -> list[int]:
         ids = list(text)
         if type(text) is not Unpadded:
             check_padding({number: ids}, model.tokenizer, "text", warns=False)
-    _check(ids, number, model)
-    return ids
-
-
-def _check(ids: list[int], number: int, model: Model) -> None:
     if any(not 0 <= token < model.d_vocab for token in ids):
         raise ValueError(f"texts[{number}] contains token ids outside 0..{model.d_vocab - 1}")
+    return ids

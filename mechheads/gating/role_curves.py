@@ -8,7 +8,7 @@ curve of irrelevance stays near 0 (Nam et al. 2025, arXiv 2505.13737).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,11 +61,6 @@ class MeasureCurve:
     reduce: Reduce
     limits: Limits
 
-    @property
-    def passes(self) -> int:
-        """How many sets of gates a curve runs every item under."""
-        return 2 * sum(k > 0 for k in self.steps)
-
     def __call__(self, model: Model, curve: Curve, bar: Bar | None = None) -> Float[np.ndarray, "step item"]:
         """log p with the first k heads of the order off minus log p with them gated on; 0 for no heads."""
         tried = [k for k in self.steps if k > 0]
@@ -81,28 +76,6 @@ class MeasureCurve:
         changes = np.zeros((len(self.steps), off.shape[1]))
         changes[len(self.steps) - len(tried) :] = off - on
         return changes
-
-
-def measure_curves(
-    model: Model,
-    measure: MeasureCurve,
-    curves: Sequence[Curve],
-    limits: Limits,
-    take: Callable[[int, Float[np.ndarray, "step item"]], object],
-) -> None:
-    """Measure curves; ``take`` gets the index of each and its changes."""
-    pairs = measure.passes * len(measure.tokens)
-    with Bar(total=pairs * len(curves), desc="role curves", leave=False) as bar:
-        if limits.workers is None:
-            for index, curve in enumerate(curves):
-                take(index, measure(model, curve, bar))
-            return
-
-        def taken(index: int, changes: Float[np.ndarray, "step item"]) -> None:
-            take(index, changes)
-            bar.update(pairs)
-
-        stop_if(each_by_workers(limits.workers, setup_of_each(model, measure), curves, taken))
 
 
 Over = Literal["items", "seeds"]
@@ -163,17 +136,24 @@ def role_curve(
     curves = [
         Curve(which, base, gate, order[base]) for which, order in orders.items() for base, gate in enumerate(keep)
     ]
-    limits = current().limits
-    done = 0
+    limits, done = current().limits, 0
+    measure = MeasureCurve(tokens, tuple(steps), rule, reduce, limits.in_one_process)
+    pairs = 2 * sum(k > 0 for k in steps) * len(tokens)
 
     def take(index: int, changes: Float[np.ndarray, "step item"]) -> None:
         nonlocal done
         found[curves[index].which][curves[index].base] = changes
         done += 1
+        if limits.workers is not None:
+            bar.update(pairs)
 
-    with until_interrupted() as interrupts:
-        measure = MeasureCurve(tokens, tuple(steps), rule, reduce, limits.in_one_process)
-        measure_curves(model, measure, curves, limits, take)
+    bar = Bar(total=pairs * len(curves), desc="role curves", leave=False)
+    with until_interrupted() as interrupts, bar:
+        if limits.workers is None:
+            for index, curve in enumerate(curves):
+                take(index, measure(model, curve, bar))
+        else:
+            stop_if(each_by_workers(limits.workers, setup_of_each(model, measure), curves, take))
     interrupts.warn(f"{done} of {len(curves)} curves")
     values = np.concatenate([line[0] if over == "items" else line.mean(-1).T for line in found.values()])
     labels = tokens.cluster if over == "items" else [str(number) for number in gates.seeds]

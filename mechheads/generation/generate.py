@@ -420,7 +420,9 @@ class _Writer:
             for rows in self._batches(tokens, limits.memory):
                 prompts, conditions = [row % n for row in rows], [row // n for row in rows]
                 batch = Batch(self.model, tokens, prompts, conditions, new, limits)
-                told = self._told(choose, ends)
+                told: Choose = choose
+                if self.stream is not None:
+                    told = Streaming(choose, self.stream, self.model.tokenizer, ends.tolist())
                 try:
                     write = partial(batch.run, told, ends, bar)
                     changes = [*self.changed(batch.texts), *self.hooks, *self._changes(batch)]
@@ -450,10 +452,6 @@ class _Writer:
             what = f"the text written after prompt {int(batch.prompt[row])}"
             claim = Claim(what, ids, (len(ids) - 1,), batch.state[row : row + 1], edits or None)
             self.model.backend.proofs.claim([claim])
-
-    def _told(self, choose: Choose, ends: Tensor) -> Choose:
-        """The choice of tokens, which also passes their text on."""
-        return choose if self.stream is None else Streaming(choose, self.stream, self.model.tokenizer, ends.tolist())
 
     def ready(self) -> Tokens:
         """The prompts' tokens."""
