@@ -15,7 +15,7 @@ from benchmarks.flops import Shape
 
 if TYPE_CHECKING:
     from mechheads import Model, PromptPairs
-    from mechheads.labels.usable_pairs import KeptPairs
+    from mechheads.labels.usable_pairs import UsablePairs
 
 Head = tuple[int, int]
 Ids = list[list[int]]
@@ -206,12 +206,12 @@ def few_shot(model: Model, n: int) -> tuple[Ids, None, list[int]]:
     return tokens.ids[alike, :size].tolist(), None, [int(tokens.answer[row]) for row in alike]
 
 
-def usable(model: Model) -> list[KeptPairs]:
+def usable(model: Model) -> list[UsablePairs]:
     """The package's relations with their pairs of single tokens, if there are at least 30."""
     from mechheads.labels.relations import load_relations
-    from mechheads.labels.usable_pairs import keep_pairs
+    from mechheads.labels.usable_pairs import usable_pairs
 
-    return [kept for kept in keep_pairs(load_relations(), model.tokenizer) if len(kept.pairs) >= MIN_PAIRS]
+    return [kept for kept in usable_pairs(load_relations(), model.tokenizer) if len(kept.pairs) >= MIN_PAIRS]
 
 
 def sentences(model: Model) -> Ids:

@@ -59,9 +59,9 @@ def own_settings(model: Model, names: Sequence[str] = tuple(PROCESSORS)) -> dict
 def warn_of_others(model: Model) -> None:
     """Warn of generation settings of a model that are not followed."""
     if others := own_settings(model, _OTHERS):
-        told = ", ".join(f"{name}={value!r}" for name, value in others.items())
+        some = ", ".join(f"{name}={value!r}" for name, value in others.items())
         warn(
-            f"{model.name}'s generation settings have {told}, which is not followed: its own generate gives other texts"
+            f"{model.name}'s generation settings have {some}, which is not followed: its own generate gives other texts"
         )
 
 

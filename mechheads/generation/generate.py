@@ -246,7 +246,7 @@ class Streaming:
     def __init__(self, choose: Choose, stream: Stream, tokenizer: Any, ends: Collection[int]) -> None:
         self._choose, self._stream, self._tokenizer, self._ends = choose, stream, tokenizer, ends
         self._ids: dict[int, list[int]] = {}
-        self._told: dict[int, int] = {}
+        self._sent: dict[int, int] = {}
 
     def __call__(
         self, logits: Float[Tensor, "row d_vocab"], prompts: Int[Tensor, " row"], step: int
@@ -254,15 +254,15 @@ class Streaming:
         tokens = self._choose(logits, prompts, step)
         for prompt, token in zip(prompts.tolist(), tokens.tolist(), strict=True):
             if token not in self._ends:
-                self._tell(prompt, token)
+                self._send(prompt, token)
         return tokens
 
     def finish(self) -> None:
         """Pass on what is left: bytes at the end of a text that are no whole character."""
         for prompt in self._ids:
             text = self._text(prompt)
-            if len(text) > self._told.get(prompt, 0):
-                self._stream(prompt, text[self._told.get(prompt, 0) :])
+            if len(text) > self._sent.get(prompt, 0):
+                self._stream(prompt, text[self._sent.get(prompt, 0) :])
 
     def _text(self, prompt: int) -> str:
         ids = self._ids[prompt]
@@ -270,13 +270,13 @@ class Streaming:
             return " ".join(token_strings(ids, None))
         return self._tokenizer.decode(ids, skip_special_tokens=True)
 
-    def _tell(self, prompt: int, token: int) -> None:
+    def _send(self, prompt: int, token: int) -> None:
         self._ids.setdefault(prompt, []).append(token)
-        told = self._told.get(prompt, 0)
+        sent = self._sent.get(prompt, 0)
         whole = self._text(prompt).rstrip("\ufffd")  # the first bytes of a character
-        if len(whole) > told:
-            self._told[prompt] = len(whole)
-            self._stream(prompt, whole[told:])
+        if len(whole) > sent:
+            self._sent[prompt] = len(whole)
+            self._stream(prompt, whole[sent:])
 
 
 _NOTHING: Steer = MappingProxyType({})
@@ -420,18 +420,18 @@ class _Writer:
             for rows in self._batches(tokens, limits.memory):
                 prompts, conditions = [row % n for row in rows], [row // n for row in rows]
                 batch = Batch(self.model, tokens, prompts, conditions, new, limits)
-                told: Choose = choose
+                chooser: Choose = choose
                 if self.stream is not None:
-                    told = Streaming(choose, self.stream, self.model.tokenizer, ends.tolist())
+                    chooser = Streaming(choose, self.stream, self.model.tokenizer, ends.tolist())
                 try:
-                    write = partial(batch.run, told, ends, bar)
+                    write = partial(batch.run, chooser, ends, bar)
                     changes = [*self.changed(batch.texts), *self.hooks, *self._changes(batch)]
                     self.model.backend.under(changes, write)
                 finally:
                     for row, written in zip(rows, batch.written(), strict=True):
                         found[row] = written
-                    if isinstance(told, Streaming):
-                        told.finish()
+                    if isinstance(chooser, Streaming):
+                        chooser.finish()
                 self._claim(batch)
         interrupts.warn(
             f"{sum(map(self._is_done, found))} of {len(found)} answers", "the others are as far as they got"

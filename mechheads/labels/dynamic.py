@@ -26,7 +26,7 @@ from torch import Tensor
 from mechheads.heads import Heads, kv_head, named_heads
 from mechheads.labels.ranks import Ranks, usual_k
 from mechheads.labels.relations import Relations, load_relations
-from mechheads.labels.usable_pairs import KeptPairs, Targets, keep_pairs
+from mechheads.labels.usable_pairs import Targets, UsablePairs, usable_pairs
 from mechheads.messages.arguments import Positive
 from mechheads.messages.notices import until_interrupted, warn
 from mechheads.model.analysis import analysis
@@ -93,15 +93,15 @@ def dynamic_scores(
         raise ValueError(f"templates: {wrong[0]!r} must contain {{source}} exactly once")
     chosen, names_of_heads = named_heads(heads, model.n_layers, model.n_heads)
     loaded, options = load_relations(relations), {"targets": targets, "min_pairs": min_pairs}
-    everything = keep_pairs(loaded, model.tokenizer, any_source=True, **options, named=relations is not None)
-    scored = [kept for kept in everything if kept.scored]
-    names, counts = [kept.relation.name for kept in scored], np.array([len(kept.pairs) for kept in scored])
-    words = sorted({source for kept in scored for source, _ in kept.pairs})
+    everything = usable_pairs(loaded, model.tokenizer, any_source=True, **options, named=relations is not None)
+    scored = [usable for usable in everything if usable.scored]
+    names, counts = [usable.relation.name for usable in scored], np.array([len(usable.pairs) for usable in scored])
+    words = sorted({source for usable in scored for source, _ in usable.pairs})
     prompts = [_fill(template, words).tokens(model) for template in templates]
-    limits = [k_copying if kept.relation.copying else k for kept in scored]
+    limits = [k_copying if usable.relation.copying else k for usable in scored]
     score = _score(model, _ranks(model, scored, words, limits), prompts, counts, chosen)
     low, high = share_interval(score, counts[:, None, None])
-    categories = [kept.relation.category or "" for kept in scored]
+    categories = [usable.relation.category or "" for usable in scored]
     return HeadScores.from_scores(
         score,
         interval=(low, high),
@@ -111,7 +111,7 @@ def dynamic_scores(
         provenance=make_provenance(
             model,
             k=dict(zip(names, limits, strict=True)),
-            ledger={kept.relation.name: kept.ledger() for kept in everything},
+            ledger={usable.relation.name: usable.ledger() for usable in everything},
             heads=names_of_heads,
             interrupted=np.isnan(score[chosen]).any(),
         ),
@@ -156,7 +156,7 @@ def _fill(template: str, words: Sequence[str]) -> Prompts:
     return Prompts([template.replace("{source}", word) for word in words], positions={"source": spans})
 
 
-def _ranks(model: Model, scored: Sequence[KeptPairs], words: Sequence[str], limits: Sequence[int]) -> Ranks:
+def _ranks(model: Model, scored: Sequence[UsablePairs], words: Sequence[str], limits: Sequence[int]) -> Ranks:
     row = {word: i for i, word in enumerate(words)}
 
     def tensor(numbers: list[int]) -> Int[Tensor, " pair"]:
@@ -164,9 +164,9 @@ def _ranks(model: Model, scored: Sequence[KeptPairs], words: Sequence[str], limi
 
     return Ranks(
         model,
-        tensor([row[source] for kept in scored for source, _ in kept.pairs]),
-        tensor([target for kept in scored for _, target in kept.tokens]),
-        tensor([limit for kept, limit in zip(scored, limits, strict=True) for _ in kept.pairs]),
+        tensor([row[source] for usable in scored for source, _ in usable.pairs]),
+        tensor([target for usable in scored for _, target in usable.tokens]),
+        tensor([limit for usable, limit in zip(scored, limits, strict=True) for _ in usable.pairs]),
         ties="target",
     )
 

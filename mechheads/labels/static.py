@@ -52,7 +52,7 @@ from mechheads.heads import Heads, named_heads
 from mechheads.labels.ranks import HeadPath, Ranks, Ties, usual_k
 from mechheads.labels.readings import READINGS, Norm, Reading, Readings, Source
 from mechheads.labels.relations import Relations, load_relations
-from mechheads.labels.usable_pairs import Targets, keep_pairs
+from mechheads.labels.usable_pairs import Targets, usable_pairs
 from mechheads.ledger.key import Store
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive, Share, check_arguments
@@ -207,13 +207,13 @@ class RelationScorer:
         k, k_copying = usual_k(model.d_vocab, scoring.k, scoring.k_copying)
         self._model, self._scoring, self._loaded = model, scoring, load_relations(relations)
         words = {"leading_space": scoring.leading_space, "targets": scoring.targets, "min_pairs": scoring.min_pairs}
-        self._everything = keep_pairs(self._loaded, model.tokenizer, **words, named=relations is not None)
-        self._scored = [kept for kept in self._everything if kept.scored]
+        self._everything = usable_pairs(self._loaded, model.tokenizer, **words, named=relations is not None)
+        self._scored = [usable for usable in self._everything if usable.scored]
         self._about = model.provenance()
-        self._limits = [k_copying if kept.relation.copying else k for kept in self._scored]
-        tokens = [pair for kept in self._scored for pair in kept.tokens]
+        self._limits = [k_copying if usable.relation.copying else k for usable in self._scored]
+        tokens = [pair for usable in self._scored for pair in usable.tokens]
         ids, source_of = np.unique([source for source, _ in tokens if source is not None], return_inverse=True)
-        per_relation = [len(kept.pairs) for kept in self._scored]
+        per_relation = [len(usable.pairs) for usable in self._scored]
         device, ends = model.device, np.cumsum(per_relation).tolist()
         self._pairs_of = [slice(end - size, end) for end, size in zip(ends, per_relation, strict=True)]
         self._drawn = cache(lambda n: matchings(n, scoring.draws, scoring.seed))
@@ -258,7 +258,7 @@ class RelationScorer:
             phi,
             name="relation scores",
             kind="relations",
-            extra={"relation": [kept.relation.name for kept in self._scored]},
+            extra={"relation": [usable.relation.name for usable in self._scored]},
             provenance=make_provenance(self._about, self._settings(), interrupted=done < self._model.n_layers),
             variables=self._variables(),
         )
@@ -353,15 +353,15 @@ class RelationScorer:
 
     def _settings(self) -> dict[str, Any]:
         """How relations were scored, and what was kept of them, for a result's provenance."""
-        limit_of = {kept.relation.name: limit for kept, limit in zip(self._scored, self._limits, strict=True)}
-        pairs = [(kept.relation, limit_of[kept.relation.name], len(kept.pairs)) for kept in self._scored]
+        limit_of = {usable.relation.name: limit for usable, limit in zip(self._scored, self._limits, strict=True)}
+        pairs = [(usable.relation, limit_of[usable.relation.name], len(usable.pairs)) for usable in self._scored]
         return vars(self._scoring) | {
             "k": limit_of,
             "k_copying": None,
             "no_reading": self._readings.missing,
             "ties": TIES[self._scoring.ties],
             "heads": self._named_heads,
-            "ledger": {kept.relation.name: kept.ledger() for kept in self._everything},
+            "ledger": {usable.relation.name: usable.ledger() for usable in self._everything},
             "relations": {relation.name: relation for relation in self._loaded},
             "prompts": {relation.name: [relation, limit, n] for relation, limit, n in pairs},
         }
@@ -371,8 +371,10 @@ class RelationScorer:
         found = {name: np.moveaxis(array, 1, 0) for name, array in self._found.items()}
         scored, longest = self._scored, found["hits"].shape[-1]
         used = [(i, name) for i, name in enumerate(READINGS) if name in self._names]
-        words = [" -> ".join(kept.pairs[i]) if i < len(kept.pairs) else "" for kept in scored for i in range(longest)]
-        by_first = [i < len(kept.pairs) and kept.by_first[i] for kept in scored for i in range(longest)]
+        words = [
+            " -> ".join(usable.pairs[i]) if i < len(usable.pairs) else "" for usable in scored for i in range(longest)
+        ]
+        by_first = [i < len(usable.pairs) and usable.by_first[i] for usable in scored for i in range(longest)]
         of_heads = {
             "null_phi": found["null"][0],
             "reading": _names(found["reading"][0]),
@@ -385,8 +387,8 @@ class RelationScorer:
             "null_suppression": found["null"][1],
         }
         return {name: (_DIMS, values) for name, values in of_heads.items()} | {
-            "n_pairs": ("relation", np.array([len(kept.pairs) for kept in scored])),
-            "relation_category": ("relation", text_array([kept.relation.category or "" for kept in scored])),
+            "n_pairs": ("relation", np.array([len(usable.pairs) for usable in scored])),
+            "relation_category": ("relation", text_array([usable.relation.category or "" for usable in scored])),
             "pair": (("relation", "prompt"), text_array(words, (len(scored), longest))),
             "by_first": (("relation", "prompt"), np.array(by_first).reshape(len(scored), longest)),
         }

@@ -18,7 +18,7 @@ Targets = Literal["single", "first"]
 
 
 @dataclass(eq=False)
-class KeptPairs:
+class UsablePairs:
     """A relation and its pairs that can be scored."""
 
     relation: Relation
@@ -31,15 +31,15 @@ class KeptPairs:
 
     def ledger(self) -> dict[str, Any]:
         """What was kept, what was lost and why, for a result's provenance."""
-        told = {"given": len(self.relation.pairs), "kept": len(self.pairs), "scored": self.scored, "lost": self.lost}
-        return told | ({"explained": self.explained} if self.explained else {})
+        counts = {"given": len(self.relation.pairs), "kept": len(self.pairs), "scored": self.scored, "lost": self.lost}
+        return counts | ({"explained": self.explained} if self.explained else {})
 
     def by_rivals(self) -> str:
         """Which rivals explain how many pairs, to be appended to the number of pairs kept."""
         return "".join(f"; {name} explains {n}" for name, n in self.explained.items() if n)
 
 
-def keep_pairs(
+def usable_pairs(
     relations: Sequence[Relation],
     tokenizer: Any,
     *,
@@ -48,7 +48,7 @@ def keep_pairs(
     any_source: bool = False,
     named: bool = False,
     min_pairs: int | None = 0,
-) -> list[KeptPairs]:
+) -> list[UsablePairs]:
     """Find each relation's pairs whose words (with ``any_source`` only targets) are one token each and that no rival of
     the relation explains; those of fewer than ``min_pairs`` are not scored, by default 30, or 1 if ``named``."""
     if tokenizer is None:
@@ -61,7 +61,7 @@ def keep_pairs(
 
     found = []
     for relation in relations:
-        kept = KeptPairs(relation, explained=dict.fromkeys(relation.explained, 0))
+        usable = UsablePairs(relation, explained=dict.fromkeys(relation.explained, 0))
         explained = {name: set(pairs) for name, pairs in relation.explained.items()}
         for source, target in relation.pairs:
             ids, first = (token(source), token(target)), False
@@ -69,40 +69,40 @@ def keep_pairs(
                 ids, first = (ids[0], piece_ids(space + target, tokenizer)[0]), True
             if (any_source or ids[0] is not None) and ids[1] is not None:
                 if by := [name for name, pairs in explained.items() if (source, target) in pairs]:
-                    kept.lost.setdefault(f"explained by {' and '.join(by)}", []).append(f"{source} -> {target}")
-                    kept.explained |= {name: kept.explained[name] + 1 for name in by}
+                    usable.lost.setdefault(f"explained by {' and '.join(by)}", []).append(f"{source} -> {target}")
+                    usable.explained |= {name: usable.explained[name] + 1 for name in by}
                     continue
-                kept.pairs.append((source, target))
-                kept.tokens.append((ids[0], ids[1]))
-                kept.by_first.append(first)
+                usable.pairs.append((source, target))
+                usable.tokens.append((ids[0], ids[1]))
+                usable.by_first.append(first)
                 continue
             several = ["target"] if any_source else ["source"] * (ids[0] is None) + ["target"] * (ids[1] is None)
             reason = f"{' and '.join(several)} of several tokens"
-            kept.lost.setdefault(reason, []).append(f"{source} -> {target}")
-        if named and not any_source and not kept.pairs:
-            raise _no_pair(kept, space, tokenizer)
-        found.append(kept)
+            usable.lost.setdefault(reason, []).append(f"{source} -> {target}")
+        if named and not any_source and not usable.pairs:
+            raise _no_pair(usable, space, tokenizer)
+        found.append(usable)
     _leave_short_out(found, min_pairs, named)
     return found
 
 
 def in_vocabulary(relations: Sequence[Relation], tokenizer: Any) -> list[Relation]:
     """The relations with a pair that can be scored; if there are none, all, so that scoring them says why."""
-    return [kept.relation for kept in keep_pairs(relations, tokenizer) if kept.pairs] or list(relations)
+    return [usable.relation for usable in usable_pairs(relations, tokenizer) if usable.pairs] or list(relations)
 
 
-def _leave_short_out(everything: Sequence[KeptPairs], min_pairs: int | None, named: bool) -> None:
+def _leave_short_out(everything: Sequence[UsablePairs], min_pairs: int | None, named: bool) -> None:
     """Mark which have enough pairs, and warn of those that have few."""
     least, short = (1 if named else LEAST_PAIRS) if min_pairs is None else min_pairs, []
-    for kept in everything:
-        n = len(kept.pairs)
-        kept.scored = n >= least
-        if not kept.scored:
-            short.append(f"{kept.relation.name} ({n} of {len(kept.relation.pairs)}{kept.by_rivals()})")
+    for usable in everything:
+        n = len(usable.pairs)
+        usable.scored = n >= least
+        if not usable.scored:
+            short.append(f"{usable.relation.name} ({n} of {len(usable.relation.pairs)}{usable.by_rivals()})")
         elif min_pairs is None and n < LEAST_PAIRS:
             warn(
-                f"relation {kept.relation.name!r} has {n} pair{'s' * (n != 1)} of single tokens{kept.by_rivals()}: its "
-                f"scores are shares of so few, so their intervals are wide; a label needs {LEAST_PAIRS}"
+                f"relation {usable.relation.name!r} has {n} pair{'s' * (n != 1)} of single tokens{usable.by_rivals()}: "
+                f"its scores are shares of so few, so their intervals are wide; a label needs {LEAST_PAIRS}"
             )
     if short:
         message = f"relations with fewer than {least} single-token pairs are skipped: {', '.join(short)}"
@@ -111,14 +111,14 @@ def _leave_short_out(everything: Sequence[KeptPairs], min_pairs: int | None, nam
         warn(message)
 
 
-def _no_pair(kept: KeptPairs, space: str, tokenizer: Any) -> ValueError:
-    split = [[piece_ids(space + word, tokenizer) for word in pair] for pair in kept.relation.pairs]
+def _no_pair(usable: UsablePairs, space: str, tokenizer: Any) -> ValueError:
+    split = [[piece_ids(space + word, tokenizer) for word in pair] for pair in usable.relation.pairs]
     closest = sorted(split, key=lambda ids: len(ids[0]) + len(ids[1]))[:5]
     rows = "".join(
         "\n  " + " -> ".join(str(tokenizer.convert_ids_to_tokens(word)) for word in pair) for pair in closest
     )
     return ValueError(
-        f"relation {kept.relation.name!r} has no pair whose source and target are one token each in this "
-        f"model's vocabulary{kept.by_rivals()}, so nothing can be scored. The {len(closest)} pairs with the fewest "
+        f"relation {usable.relation.name!r} has no pair whose source and target are one token each in this "
+        f"model's vocabulary{usable.by_rivals()}, so nothing can be scored. The {len(closest)} pairs with the fewest "
         f"tokens are:{rows}"
     )

@@ -18,7 +18,7 @@ from mechheads.gating.task import Task
 from mechheads.io.rows import columns_called
 from mechheads.io.text import file_sha256
 from mechheads.labels.relations import Relation, load_relations
-from mechheads.labels.usable_pairs import keep_pairs
+from mechheads.labels.usable_pairs import usable_pairs
 from mechheads.ledger.key import mark
 from mechheads.limits import current
 from mechheads.messages.arguments import check_known
@@ -84,7 +84,7 @@ class Questions:
         with _named("relations"):
             relations = None if given.get("relations") is None else load_relations(given["relations"])
             if relations is not None and "labels" in parts:
-                keep_pairs(relations, model.tokenizer, named=True)
+                usable_pairs(relations, model.tokenizer, named=True)
         by_use = None
         if refusals is not None and "safety" in parts:
             refusals.groups(model)

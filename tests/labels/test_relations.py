@@ -21,7 +21,7 @@ from mechheads.labels.relations import (
     load_word_list,
     relation_names,
 )
-from mechheads.labels.usable_pairs import keep_pairs
+from mechheads.labels.usable_pairs import usable_pairs
 
 FACTS = {
     "word_to_antonym": [("hot", "cold"), ("buy", "sell"), ("victory", "defeat")],
@@ -153,7 +153,7 @@ class Words:
 
 
 def test_the_ledger_counts_what_each_rival_explains() -> None:
-    [kept] = keep_pairs([FRENCH], Words())
+    [kept] = usable_pairs([FRENCH], Words())
     assert kept.pairs == [("dog", "chien")]
     assert kept.ledger() == {
         "given": 5,
@@ -167,7 +167,7 @@ def test_the_ledger_counts_what_each_rival_explains() -> None:
         "explained": {"synonyms": 1, "english": 3},
     }
     with pytest.raises(ValueError, match=r"this model's vocabulary; english explains 2, so nothing can be scored"):
-        keep_pairs([dataclasses.replace(FRENCH, pairs=FRENCH.pairs[:2])], Words(), named=True)
+        usable_pairs([dataclasses.replace(FRENCH, pairs=FRENCH.pairs[:2])], Words(), named=True)
 
 
 def test_translations_have_rivals_that_leave_only_foreign_words() -> None:
@@ -354,7 +354,7 @@ def test_what_is_not_clear_is_refused(given: Any, message: str) -> None:
 def test_a_relation_with_few_pairs_or_none_is_told_once() -> None:
     some = [Relation("none", pairs=[("a b", "the c d")]), Relation("few", pairs=[("dog", "chien")])]
     with pytest.warns(UserWarning, match="pair") as told:
-        kept = keep_pairs(some, Words(), any_source=True, named=True, min_pairs=None)
+        kept = usable_pairs(some, Words(), any_source=True, named=True, min_pairs=None)
     assert [each.scored for each in kept] == [False, True]
     assert [str(each.message).split(";")[0] for each in told] == [
         "relation 'few' has 1 pair of single tokens: its scores are shares of so few, so their intervals are wide",

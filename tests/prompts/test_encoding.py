@@ -12,7 +12,7 @@ import torch
 import transformers
 
 import mechheads as mh
-from mechheads.labels.usable_pairs import keep_pairs
+from mechheads.labels.usable_pairs import usable_pairs
 from mechheads.prompts.encoding import ids_after, piece_ids, single_token, text_ids, token_strings
 from mechheads.safety.requests.openings import find_opening
 from support.tokenizers_of_others import KINDS, BesidePlain
@@ -82,7 +82,7 @@ def test_the_opening_of_a_refusal_is_that_after_the_template(known: Known) -> No
 
 def test_words_have_no_space_of_their_own(known: Known) -> None:
     pairs = [("Italy", "Romeo"), ("Spain", "Madridista")]
-    (kept,) = keep_pairs([mh.Relation("words", "Knowledge", pairs)], known.model.tokenizer, targets="first")
+    (kept,) = usable_pairs([mh.Relation("words", "Knowledge", pairs)], known.model.tokenizer, targets="first")
     wanted = [known.ids(f"x {target}")[len(known.ids("x")) :][0] for _, target in pairs]
     assert [target for _, target in kept.tokens] == wanted
 
