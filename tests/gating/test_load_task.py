@@ -51,11 +51,6 @@ def test_columns_that_are_not_said_are_not_guessed(tmp_path, columns: dict[str, 
         load_task(write(tmp_path, ROWS), **columns)
 
 
-def test_a_file_that_is_no_table_is_no_task(tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"holds one object, .* 'instruction', 'examples'; it must be a list of obj"):
-        load_task(write(tmp_path, {"instruction": "Write.", "examples": []}), prompt="q", target="a")
-
-
 def test_an_instruction_beside_a_question_is_told_if_it_is_not_used(tmp_path) -> None:
     rows = [{"instruction": "Write the opposite.", "input": "hot =", "output": " cold"}]
     task = load_task(write(tmp_path, rows), prompt="input", target="output")
