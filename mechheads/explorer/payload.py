@@ -38,12 +38,7 @@ _PATH = re.compile(r"[/\\.~]|[A-Za-z]:[/\\]")
 
 @dataclass(frozen=True)
 class Payload:
-    """What a page gets.
-
-    Attributes:
-        page: the data of its first view.
-        blocks: what it opens later, deflated and in base64, by id: ``mh-shared``, and ``mh-heads-L`` of layer L.
-    """
+    """What a page gets: the data of its first view, and blocks for later, deflated and in base64, by id."""
 
     page: contract.Page
     blocks: dict[str, str]

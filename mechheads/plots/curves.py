@@ -31,22 +31,13 @@ Grid = dict[str, dict[str, Curves]]
 
 @dataclass(frozen=True)
 class _Style:
-    """How the curves of one analysis are drawn.
+    """How the curves of one analysis are drawn."""
 
-    Attributes:
-        title: of the figure; ``{}`` is what is counted, such as "head".
-        done: what happens to the heads of a set.
-        y: the title of the axis.
-        form: the format of a score in hover texts.
-        line: where a thin line across marks what the intact model does.
-        is_share: whether scores are shares from 0 to 1.
-    """
-
-    title: str
-    done: str
+    title: str  # of the figure; "{}" is what is counted, such as "head"
+    done: str  # what happens to the heads of a set
     y: str
-    form: str = ".2f"
-    line: float | None = None
+    form: str = ".2f"  # of a score in hover texts
+    line: float | None = None  # where a thin line across marks what the intact model does
     is_share: bool = False
 
 

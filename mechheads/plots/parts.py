@@ -41,13 +41,7 @@ def grid_of(**options: Any) -> go.Figure:
 
 @dataclass(frozen=True)
 class Panels:
-    """Panels of one size in rows and columns; lengths are in pixels.
-
-    Attributes:
-        rows, columns: how many there are.
-        panel_width, panel_height: the size of each.
-        gap_across, gap_down: the distance between columns, and between rows.
-    """
+    """Panels of one size in rows and columns; lengths are in pixels."""
 
     rows: int
     columns: int

@@ -33,28 +33,17 @@ SMALLEST = {
 
 @dataclass(frozen=True)
 class ResultKind:
-    """What all results of one analysis have in common.
+    """What all results of one analysis have in common."""
 
-    Attributes:
-        label: what its scores are called; empty for tables.
-        unit: the unit of the numbers; empty if it depends on the metric.
-        papers: keys of ``papers()``.
-        null: the mean score of a head that does nothing, for p and q values; ``None`` if there is no test.
-        bounds: between what per-prompt values lie, as ``results.bounded.Bounds.of`` takes it.
-        question, sample: what the scores are evidence about, and what each value is of that they are means over.
-        plot: the figure; with ``None``, head scores are drawn as a heatmap and tables not at all.
-        needs: dimensions and variables that the figure draws; head scores without them are drawn as a heatmap.
-    """
-
-    label: str = ""
-    unit: str = ""
-    papers: tuple[str, ...] = ()
-    null: float | None = 0.0
-    bounds: tuple[Any, ...] | None = None
-    question: QuestionKind = "prompts"
-    sample: str = "prompt"
-    plot: str | None = None
-    needs: tuple[str, ...] = ()
+    label: str = ""  # what its scores are called; empty for tables
+    unit: str = ""  # empty if it depends on the metric
+    papers: tuple[str, ...] = ()  # keys of papers()
+    null: float | None = 0.0  # the mean score of a head that does nothing; None if there is no test
+    bounds: tuple[Any, ...] | None = None  # of per-prompt values, as results.bounded.Bounds.of takes them
+    question: QuestionKind = "prompts"  # what the scores are evidence about
+    sample: str = "prompt"  # what each value is of that scores are means over
+    plot: str | None = None  # without one, head scores are drawn as a heatmap and tables not at all
+    needs: tuple[str, ...] = ()  # dimensions and variables that the figure draws; without them, a heatmap is
 
 
 _SHARE = (0, 1, True)

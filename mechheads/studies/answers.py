@@ -57,54 +57,34 @@ _FIRST = ["measured", "score", "ci_low", "ci_high", "null", "p_family", "n", "un
 
 @dataclass(frozen=True)
 class Row:
-    """A head in the table of a question.
-
-    Attributes:
-        head: its name.
-        measured: what was measured.
-        column: the column of the atlas' table that has it.
-        value, low, high: with the ends of the interval, NaN without one.
-        null: the value of a head that does nothing, or of chance; NaN if there is none.
-        p: the family p, NaN if it was not tested over heads.
-        n: how many prompts, pairs, requests or windows the value is a mean over; 0 if it is no mean.
-        unit: of the value.
-        rank, of: 1 for the head furthest from the null, among so many; equal heads share a rank.
-        note: a fixed text, such as that one prompt carries it.
-    """
+    """A head in the table of a question; numbers that are not known are NaN."""
 
     head: str
     measured: str
-    column: str
+    column: str  # of the atlas' table
     value: float
     low: float
     high: float
-    null: float
-    p: float
-    n: int
+    null: float  # of a head that does nothing, or of chance
+    p: float  # in the family of all heads
+    n: int  # of how many prompts, pairs, requests or windows it is a mean; 0 if it is none
     unit: str
-    rank: int
+    rank: int  # 1 for the head furthest from the null; equal heads share a rank
     of: int
-    note: str = ""
+    note: str = ""  # a fixed text, such as that one prompt carries it
 
 
 @dataclass(frozen=True, eq=False)
 class Measure:
-    """One number of every head about a question.
-
-    Attributes:
-        column, label, unit, n: as in ``Row``.
-        table: one row for each head, as in ``HeadScores.to_dataframe``, with ``null`` and ``carried``.
-        passes: which heads are named; None if the largest are.
-        least: the smallest effect worth naming; None if nothing says how small that is.
-    """
+    """One number of every head about a question; ``table`` is as ``HeadScores.to_dataframe``, with null and carried."""
 
     column: str
     label: str
     unit: str
     n: int
     table: pd.DataFrame
-    passes: Bool[np.ndarray, " head"] | None
-    least: float | None = None
+    passes: Bool[np.ndarray, " head"] | None  # which heads are named; None if the largest are
+    least: float | None = None  # the smallest effect worth naming
 
     def rows(self, k: int | None = None) -> Iterator[Row]:
         """The heads that are named, or the first ``k``, those furthest from the null first."""

@@ -144,15 +144,7 @@ def build_atlas(
 
 
 class _Builder:
-    """The parts of an atlas that are still to do, and what they need.
-
-    Attributes:
-        left: the parts to do.
-        pairs, requests: those of the user, or of the package; None if there are too few capitals.
-        look_alikes: those of the package's requests.
-        refusals: the stages of the part "safety", if more than Ships is asked for.
-        metric: what the patching measures.
-    """
+    """The parts of an atlas that are still to do, and what they need; no pairs if there are too few capitals."""
 
     def __init__(self, model: Model, asked: Questions, resume: Atlas | None, show: Callable[[Atlas], object]) -> None:
         self.model, self.asked, self._show = model, asked, show

@@ -26,26 +26,18 @@ LONGER = 192
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HeadPatterns(TableResult):
-    """Attention of every head in a few prompts, from one run of each.
-
-    Attributes:
-        table: a row for each prompt: its ``name``, and the rows of the arrays from ``start`` to ``stop``, one for each
-            of its tokens.
-        words: the texts of the tokens.
-        keys: the keys with the most attention, besides the first token.
-        weights: the attention to them, in 255ths.
-        first: the attention to the first token, in 255ths.
-        provenance: what is needed to repeat it.
-    """
+    """Attention of every head in a few prompts, from one run of each; shares are in 255ths."""
 
     KIND = "patterns"
     name, unit = "attention patterns", "share of attention"
 
-    table: pd.DataFrame
-    words: tuple[str, ...]
-    keys: UInt16[np.ndarray, "layer head row kept"]
+    table: (
+        pd.DataFrame
+    )  # a row for each prompt: its name, and the rows of the arrays from start to stop, for its tokens
+    words: tuple[str, ...]  # the tokens
+    keys: UInt16[np.ndarray, "layer head row kept"]  # those with the most attention, besides the first token
     weights: UInt8[np.ndarray, "layer head row kept"]
-    first: UInt8[np.ndarray, "layer head row"]
+    first: UInt8[np.ndarray, "layer head row"]  # the attention to the first token
     provenance: dict[str, Any]
 
     @classmethod

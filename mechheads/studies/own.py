@@ -25,34 +25,17 @@ _TAKEN = {"layer", "head", "names", "categories", "best_relation", "p", "q", "an
 
 
 class OwnView(NamedTuple):
-    """One view of scores of your own.
+    """One view of scores of your own, without further dimensions."""
 
-    Attributes:
-        label: its name for people: that of the scores, with the label that was selected.
-        scores: [layer, head].
-        of: the name of the scores, and how many views they have.
-    """
-
-    label: str
+    label: str  # for people: the name of the scores, with the label that was selected
     scores: HeadScores
-    of: tuple[str, int]
+    of: tuple[str, int]  # the name of the scores, and how many views they have
 
 
 def own_views(own: Mapping[str, HeadScores], taken: Collection[str] = ()) -> dict[str, OwnView]:
-    """The views of scores of your own, by their columns.
+    """The views of scores of your own, by their columns: one for each label of a further dimension, if there are few.
 
-    Args:
-        taken: columns that are there already.
-
-    Scores with further dimensions, such as positions, have a view for each label if there are at most ``FEW``. Of more,
-    each head has the score of the label at which it is furthest from 0, with its interval, and its q, which counts the
-    tests of all labels. Labels at which no head was measured have no view.
-
-    >>> import numpy as np
-    >>> two = mh.HeadScores.from_scores(np.ones((1, 2, 2)), name="", kind="demo", extra={"pos": ["end", "subject"]})
-    >>> from mechheads.studies.own import own_views
-    >>> {column: view.label for column, view in own_views({"my sweep": two}).items()}
-    {'my_sweep_pos_end': 'my sweep, pos end', 'my_sweep_pos_subject': 'my sweep, pos subject'}
+    Of more than ``FEW`` labels, each head has the score of the one at which it is furthest from 0.
     """
     views: dict[str, OwnView] = {}
     for name, scores in own.items():

@@ -53,14 +53,7 @@ _PACKAGE = "of the package"
 
 @dataclass(frozen=True, kw_only=True)
 class Questions:
-    """Questions that a model can be asked: what was given, opened. ``None`` stands for those of the package.
-
-    Attributes:
-        by_use: the requests that rank heads and those that are answered, if refusals are asked for.
-        parts: the parts to do, of ``PARTS``; ``both``: the safety heads by both ablations of the paper.
-        names: what ``pairs``, ``requests`` and ``task`` are called, if they have a name.
-        study: what the atlas is of: the model with its weights, the seed, and all of these but ``parts``.
-    """
+    """Questions that a model can be asked: what was given, opened. ``None`` stands for those of the package."""
 
     quick: bool
     refusals: RefusalSettings | None
@@ -69,11 +62,11 @@ class Questions:
     requests: Sequence[str] | Prompts | None
     task: Task | None
     texts: Texts
-    by_use: RequestsByUse | None
+    by_use: RequestsByUse | None  # if refusals are asked for
     parts: tuple[str, ...]
-    both: bool
-    names: Mapping[str, str]
-    study: dict[str, str]
+    both: bool  # whether safety heads are ranked by both ablations of the paper
+    names: Mapping[str, str]  # of pairs, requests and task, if they have one
+    study: dict[str, str]  # what the atlas is of
 
     @classmethod
     def of(cls, model: Model, *, quick: bool = False, only: Names = None, **given: Any) -> Questions:
