@@ -163,7 +163,7 @@ def test_words_are_those_of_a_tokenizer_without_spaces_of_its_own(both: Both, mo
     """Both have the same model and the same tokens; one reads " text" where the other reads "text"."""
     plain = mh.wrap(both.model.model, tokenizer=without_spaces_of_its_own(both.kind))
     words = mh.Relation("words", None, WORD_PAIRS)
-    for options in ({}, {"targets": "first"}):
+    for options in ({}, {"scoring": mh.labels.ScoringSettings(targets="first")}):
         asked = {"k": 2, "min_pairs": 1, **options}
         found = mh.relation_scores(both.model, words, **asked).scores.values
         with monkeypatch.context() as patched:

@@ -39,8 +39,8 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_args: object, **_options: object) -> None:
         raise AssertionError("the model was loaded")
 
-    for home in ("model.load", "studies.figures.safety", "studies.figures.roles"):
-        monkeypatch.setattr(f"mechheads.{home}.load", never)
+    for name in ("model.load.load", "studies.figures.panels.load_model"):
+        monkeypatch.setattr(f"mechheads.{name}", never)
 
 
 def test_roles_are_fitted_and_their_curves_measured_by_workers(tiny, tmp_path: Path, two: MadeWorkers):
