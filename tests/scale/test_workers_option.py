@@ -105,7 +105,7 @@ def test_commands_pass_the_workers_on(
         "mechheads.model.load.load", lambda *_args, **_options: SimpleNamespace(device=torch.device("meta"))
     )
     questions = SimpleNamespace(study={"study": "atlas"})
-    monkeypatch.setattr("mechheads.studies.questions.Questions.of", lambda *_: questions)
+    monkeypatch.setattr("mechheads.studies.questions.Questions.of", lambda *_, **__: questions)
     done = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "out"), "--workers", asked])
     assert done.exit_code == 1 and "Error: enough" in done.output
     assert seen == [given]
