@@ -9,7 +9,7 @@ import { Empty, useWidth } from "./parts";
 import { inText } from "./tokens";
 
 /** In pixels; in a narrower card each row has two lines, and the questions that are not open are folded. */
-const WIDE = 580;
+const WIDE = 660;
 
 export function Lines({ model, head, data }: { model: Model; head: string; data: Head | null }) {
   const [box, width] = useWidth<HTMLElement>();
