@@ -62,7 +62,7 @@ test("which head carries capitals, and how sure is that: 1 action", async (t) =>
   await carrier(you);
   const card = await you.card().innerText();
   assert.match(card, /^L1H4/);
-  assert.match(card, /Naming the capital \(8 pairs.*\)\s+Patching\s+62% \[39%, 83%\]\s+0%\s+0\.0\d+\s+8\s+1 of 36/);
+  assert.match(card, /Naming the capital \(8 pairs.*\)\s+Patching\s+62% \[39%, 83%\]\s+0%\s+0\.0\d+\s+8\s+1\/36/);
   you.done(1);
 });
 

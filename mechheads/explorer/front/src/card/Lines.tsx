@@ -9,7 +9,7 @@ import { Empty, useWidth } from "./parts";
 import { inText } from "./tokens";
 
 /** In pixels; in a narrower card each row has two lines, and the questions that are not open are folded. */
-const WIDE = 660;
+const WIDE = 600;
 
 export function Lines({ model, head, data }: { model: Model; head: string; data: Head | null }) {
   const [box, width] = useWidth<HTMLElement>();
@@ -78,13 +78,13 @@ function OneRow({ model, row, wide }: { model: Model; row: CardRow; wide: boolea
       </td>
       {wide && (
         <>
-          <td><IntervalPlot {...{ value, low, high, all }} none={row.null ?? 0} width={110} height={18} /></td>
+          <td><IntervalPlot {...{ value, low, high, all }} none={row.null ?? 0} width={84} height={18} /></td>
           <td class="card-number">{none}</td>
           <td class="card-number card-whole">{chance(p)}</td>
           <td class="card-number">{n || "\u2013"}</td>
         </>
       )}
-      <td class="card-number card-whole" title="Equal heads share a rank">{`${rank}${wide ? " of " : "/"}${of}`}</td>
+      <td class="card-number card-whole" title="Equal heads share a rank">{`${rank}/${of}`}</td>
     </tr>
   );
 }
