@@ -124,7 +124,6 @@ def matched_heads(
     heads: Sequence[HeadId], excluded: Collection[HeadId], n_layers: int, n_heads: int, seed: Sequence[int]
 ) -> tuple[HeadId, ...]:
     """Random heads for comparison, one for each given head: from its layer, or from the nearest layer with heads left.
-
     ``excluded`` must not be drawn, and includes the given ones.
     """
     free = [head for head in check_heads(None, n_layers, n_heads) if head not in set(excluded)]

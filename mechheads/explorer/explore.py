@@ -165,11 +165,7 @@ _TELL_THEME = """(() => {
 
 
 class Framed:
-    """A page in a frame of a notebook. It needs no kernel, so it is still there when the notebook is opened again.
-
-    Raises:
-        ImportError: if Pillow is not installed.
-    """
+    """A page in a frame of a notebook. It needs no kernel, so it is still there when the notebook is opened again."""
 
     def __init__(self, payload: Payload) -> None:
         try:

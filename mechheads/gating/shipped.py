@@ -69,7 +69,6 @@ def relation_task(model: Model, relation: RelationLike, *, shots: int = 4, n: in
 
 def induction_task(model: Model, *, patterns: Sequence[str] = PATTERNS, n: int = _DEFAULT_N, seed: int = 0) -> Task:
     """A task of word patterns after four examples; the target is the last word of ``x^y^x`` (ABA) or ``x^y^y`` (ABB).
-
     Tasks of one seed have the same ten words item by item, so they can be the two variants of ``contrast_gates``.
     """
     if isinstance(patterns, str) or not len(patterns) or not set(patterns) <= set(PATTERNS):

@@ -388,7 +388,6 @@ def multiply(
     left: Float[Tensor, "row inner"], right: Float[Tensor, "inner column"], clock: Callable[[], float] = process_time
 ) -> Float[Tensor, "row column"]:
     """The product by torch, or by NumPy if it was faster the first time, in CPU seconds, and gave the same bits.
-
     MKL is slow for thin products on some processors. Results never depend on the clock, so a resumed run repeats them.
     """
     if left.device.type != "cpu":

@@ -139,7 +139,6 @@ def cumulative_removal(
 
 def removal_limit(n_heads: int) -> int:
     """The largest number of heads to remove: 30, 50, 100, 150 or 250 for less than 300, 500, 1000, 1500 or more heads.
-
     Never more than half of all heads, because random other heads are needed too. Elhelo & Geva 2025 (arXiv 2412.11965).
     """
     limits = {300: 30, 500: 50, 1000: 100, 1500: 150}

@@ -152,7 +152,6 @@ def _is_flag(value: Any) -> bool:
 
 def check_arguments(of: Any, given: Mapping[str, object]) -> None:
     """Check arguments against the annotations of a function or a class: choices of ``Literal``, bounds and classes.
-
     A text may be one of the choices, or any text if the annotation has ``str`` too. What lists hold is not checked.
     """
     for name, allowed in _allowed(of).items():

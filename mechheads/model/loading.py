@@ -71,7 +71,6 @@ class _Unreadable(Exception):
 
 def prove_loaded(model: ModelCore, references: Sequence[Reference]) -> None:
     """Prove a model, without its user's hooks, and find out how its attention and changed copies may be computed.
-
     If there are no references of what it gave before TransformerLens, its own forward pass counts.
     """
     backend = model.backend

@@ -269,7 +269,6 @@ def check_padding(
     rows: Mapping[int, Sequence[int]], tokenizer: Any, name: str = "prompt", *, warns: bool = True
 ) -> None:
     """Check that rows of ids do not begin or end with padding.
-
     A padding token that has a meaning, such as the end of a text, may stand there once, unless rows differ in it.
     """
     if not tokenizer or not rows:

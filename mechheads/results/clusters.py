@@ -28,14 +28,7 @@ def numbered_clusters(n_prompts: int, cluster: Sequence[object] | np.ndarray | N
 
 class Clustered:
     """Rows of values less ``null``, and sums over the prompts of each cluster, for a part of the rows at a time.
-
-    Sums are of values divided by a power of two, one for each row. That changes no digit, and then neither a sum nor a
-    cube of the largest or smallest numbers is outside of what floating point holds.
-
-    Attributes:
-        shape: the shape of a statistic, one number for each row.
-        finite: whether a row has no infinite value.
-        measured: whether a row has any value.
+    Sums are of values divided by a power of two for each row: no digit changes, and no sum or cube overflows.
     """
 
     def __init__(
@@ -100,24 +93,16 @@ class Clustered:
 
 @dataclass
 class Estimates:
-    """What is estimated of some rows that have values of three clusters or more, all divided by a power of two.
+    """What is estimated of some rows that have values of three clusters or more, all divided by a power of two."""
 
-    Attributes:
-        rows: their indices.
-        totals, counts: sum and number of the values of each cluster [row, cluster].
-        exponent: of the power of two.
-        mean, error, skew: the mean, its standard error and its skewness.
-        quantile: of Student's t with the row's degrees of freedom.
-    """
-
-    rows: np.ndarray
-    totals: np.ndarray
-    counts: np.ndarray
-    exponent: np.ndarray
+    rows: np.ndarray  # their indices
+    totals: np.ndarray  # the sum of the values of each cluster [row, cluster]
+    counts: np.ndarray  # their number
+    exponent: np.ndarray  # of the power of two
     mean: np.ndarray
-    error: np.ndarray
+    error: np.ndarray  # the standard error of the mean
     skew: np.ndarray
-    quantile: np.ndarray
+    quantile: np.ndarray  # of Student's t with the row's degrees of freedom
 
     def scaled(self, numbers: np.ndarray) -> np.ndarray:
         """Numbers in the unit of the values."""

@@ -381,19 +381,12 @@ class _Signs:
 
 @dataclass
 class _Flips:
-    """What flipping the signs of clusters gives for some rows.
+    """What flipping the signs of clusters gives for some rows."""
 
-    Attributes:
-        rows: their indices.
-        sums: the absolute sum of a row under each pattern [row, pattern].
-        seen: the observed absolute sum, less what rounding can make of it [row, 1].
-        size: the root of the sum of squares, which no pattern changes; 1 if all are 0 [row, 1].
-    """
-
-    rows: np.ndarray
-    sums: np.ndarray
-    seen: np.ndarray
-    size: np.ndarray
+    rows: np.ndarray  # their indices
+    sums: np.ndarray  # the absolute sum of a row under each pattern [row, pattern]
+    seen: np.ndarray  # the observed absolute sum, less what rounding can make of it [row, 1]
+    size: np.ndarray  # the root of the sum of squares, which no pattern changes; 1 if all are 0 [row, 1]
 
 
 def _flips(of: Clustered, signs: _Signs, rows: np.ndarray) -> Iterator[_Flips]:

@@ -34,7 +34,6 @@ class OwnView(NamedTuple):
 
 def own_views(own: Mapping[str, HeadScores], taken: Collection[str] = ()) -> dict[str, OwnView]:
     """The views of scores of your own, by their columns: one for each label of a further dimension, if there are few.
-
     Of more than ``FEW`` labels, each head has the score of the one at which it is furthest from 0.
     """
     views: dict[str, OwnView] = {}

@@ -236,12 +236,8 @@ FITTED_ON = 8
 
 
 def capital_pairs(model: Model, n: int) -> PromptPairs | None:
-    """Up to ``n`` pairs of prompts that ask for a capital, with every country in one pair only.
-
-    Countries and capitals come from the relation ``country_to_capital``, and are one token each in the model's
-    vocabulary. They are in an order that is arbitrary but always the same, and so are the pairs and their wordings,
-    which take turns: a country has another partner only if the vocabulary lacks its own. Each pair is a cluster, named
-    after its country. None if there are fewer than two countries.
+    """Up to ``n`` pairs of prompts that ask for a capital, with every country in one pair and its cluster; or None.
+    Countries and capitals are one token each; order, partners and wordings are arbitrary but always the same.
     """
     every = sorted(Relation.load(CAPITALS).pairs, key=lambda pair: hashlib.sha256(pair[0].encode()).digest())
     known = [[pair for pair in two if _is_known(model, *pair)] for two in zip(every[::2], every[1::2], strict=False)]

@@ -220,7 +220,6 @@ _ALONE: InterventionName = "scaling"
 
 class RefusalStages:
     """The stages, which fill in an atlas one after the other.
-
     Ships uses the paper's template; everything about refusals uses the model's own chat template, if it has one.
     """
 

@@ -91,7 +91,6 @@ def _shown(tables: Mapping[str, pd.DataFrame]) -> list[pd.DataFrame]:
 
 class PanelMaker(Generic[R]):
     """How the panels of a kind of figure are made.
-
     ``saved`` names the files of a panel, ledgers included, and ``tables`` the tables of the figure.
     """
 
