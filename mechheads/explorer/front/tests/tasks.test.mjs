@@ -105,7 +105,7 @@ test("does it do the same on ordinary text: 2 actions", async (t) => {
   assert.match(await you.card().innerText(), /On ordinary text:\s+sink/);
   await you.click("tab", "ordinary text");
   const measures = await you.page.getByRole("row", { name: /^sink/ }).innerText();
-  assert.match(measures, /\d+% \[\d+%, \d+%\]\s+[\d.]+%\s+[\d.< ]+\s+12\s+\d+ of 36/);
+  assert.match(measures, /\d+% \[\d+%, \d+%\]\s+[\d.]+%\s+[\d.< ]+\s+12\s+\d+\/36/);
   assert.ok((await you.page.locator(".card-example").count()) > 0);
   you.done(2);
 });
