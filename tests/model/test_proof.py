@@ -22,6 +22,7 @@ from mechheads.generation.generate import Sampling, generate_under
 from mechheads.interventions.new_z import HeadChange
 from mechheads.model.proof import NotProved, apart
 from support.levels import few
+from support.releases import only_on_4
 from support.texts import CLEAN, PAIRS
 from support.tiny_families import build
 
@@ -249,6 +250,7 @@ def test_in_half_precision_a_prompt_that_others_round_is_proved_alone(
         model.cache(CLEAN)
 
 
+@only_on_4
 def test_what_transformerlens_rotates_into_float32_runs_in_half_precision(tmp_path: Path) -> None:
     build("olmo", tmp_path)
     kl = mh.ablate(mh.load(tmp_path, dtype=torch.bfloat16), CLEAN, heads="L0H1", intervention="zero").values

@@ -156,8 +156,8 @@ def test_ships_after_eight_requests_stand_beside_their_contrast_with_look_alikes
         for column, name in {"": "score", "_ci_low": "ci_low", "_p_family": "p_family"}.items():
             expected = alone.dataset[name].values.ravel()
             np.testing.assert_allclose(table[f"ships_contrast_{ablation}{column}"], expected, atol=1e-3)
-    (question,) = atlas.questions()
-    assert question.view == "ships_contrast_undifferentiated"
+    views = {question.kind: question.view for question in atlas.questions()}
+    assert views["requests"] == "ships_contrast_undifferentiated"
 
 
 def test_a_folder_without_an_atlas_is_an_error(tmp_path):
@@ -210,6 +210,7 @@ def test_ctrl_c_in_the_last_stage_keeps_all_before(small, few, monkeypatch):
 
     descend = fit.descend
     monkeypatch.setattr(fit, "descend", stops)
+    monkeypatch.setattr(build, "UPDATES", 5)
     with pytest.warns(UserWarning, match="interrupted after 0 updates of the fit none"):
         atlas = build_atlas(small, only=PARTS)
     assert atlas.interrupted and atlas.roles is None
