@@ -105,6 +105,14 @@ def _made_once(build: Callable[[str, Path], object], within: Path) -> Callable[[
 
 
 @pytest.fixture(scope="session")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``family("mistral")``, or another of ``FAMILIES``: a folder with a tiny random model of that architecture."""
+    from support.tiny_families import build
+
+    return _made_once(build, tmp_path_factory.mktemp("family"))
+
+
+@pytest.fixture(scope="session")
 def loaded(tiny: Callable[[str], Path]) -> Iterator[Callable[[str], mechheads.Model]]:
     """``loaded("gpt2")``: a model from that folder, one for all. Leave it as it is: it is compared in the end."""
     before: dict[str, object] = {}

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch import Tensor
 
 import mechheads as mh
@@ -40,28 +39,17 @@ class Without:
         return oracles.forward(self.model, self.ids, [*oracles.z_hooks({(layer, head): z}), *self.hooks])
 
 
-def z_of(kind: str, runs: list[dict[str, Tensor]], prompt: int, head: mh.HeadId) -> Any:
-    """What an ablation makes of a head's z in a prompt, from the runs of all prompts."""
-    every = [run[oracles.name(head.layer, "z")][0, :, head.head] for run in runs]
-    if kind == "zero":
-        return 0.0
-    if kind in ("scaled", "patch"):
-        return (0.4 if kind == "scaled" else 1.0) * every[prompt]
-    if kind == "mean":
-        return torch.cat(every).mean(0).expand_as(every[prompt])
-    order = torch.randperm(len(runs), generator=torch.Generator().manual_seed(SEED)).tolist()
-    donor = every[{order[i]: order[i - 1] for i in range(len(order))}[prompt]]
-    return torch.stack([donor[min(i, len(donor) - 1)] for i in range(len(every[prompt]))])
-
-
 def runs_without(
     model: mh.Model, tokens: Any, kinds: dict[str, str], taken: list[dict[str, Tensor]] | None = None
 ) -> list[Without]:
     """Every prompt's run without some heads, whose z comes from its intact runs, or from those that are given."""
     ids = [oracles.ids_of(tokens, prompt) for prompt in range(len(tokens))]
     intact = taken or [oracles.activations(model, each) for each in ids]
-    heads = {mh.HeadId.parse(name): kind for name, kind in kinds.items()}
-    z = [{(h.layer, h.head): z_of(kind, intact, i, h) for h, kind in heads.items()} for i in range(len(ids))]
+    heads = {(head.layer, head.head): kinds[str(head)] for head in map(mh.HeadId.parse, kinds)}
+    z = [
+        {at: oracles.ablated_z(kind, intact, i, at, model.n_heads, SEED) for at, kind in heads.items()}
+        for i in range(len(ids))
+    ]
     return [Without(model, *each) for each in zip(ids, z, strict=True)]
 
 
@@ -93,10 +81,11 @@ def pattern_of(model: mh.Model, ids: Tensor, hooks: Any) -> Tensor:
 @pytest.mark.parametrize("kind", RULES)
 def test_an_effect_given_heads_is_the_change_of_the_run_without_them(small, kind):
     given = dict.fromkeys(GONE, RULES[kind])
-    found = mh.ablate(small, CLEAN, given=given, seed=SEED, intervention="mean" if kind == "mean" else "zero")
+    rule = "mean" if kind == "mean" else "zero"
+    found = mh.ablate(small, CLEAN, given=given, seed=SEED, intervention=rule)
     runs = runs_without(small, mh.Prompts(CLEAN).tokens(small), dict.fromkeys(GONE, kind))
     for layer, head, prompt in others(small, len(CLEAN)):
-        own = z_of("mean" if kind == "mean" else "zero", [run.seen for run in runs], prompt, mh.HeadId(layer, head))
+        own = oracles.ablated_z(rule, [run.seen for run in runs], prompt, (layer, head), small.n_heads)
         changed = runs[prompt].changed(layer, head, own)[0]
         expected = oracles.kl(runs[prompt].logits[0], changed)
         assert float(found.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)

@@ -103,15 +103,11 @@ def test_a_job_gives_what_its_prompts_give_without_another_run(small, jobs, runs
 
 
 def test_a_job_runs_once_more_for_each_set_of_heads_that_is_given(small, jobs, runs):
-    job = jobs[id(PROMPTS)]
-    asked: list[tuple[Callable[..., Any], int]] = [
-        (lambda *given: mh.ablate(*given, given={"L0H1": "mean"}).values, 1),
-    ]
-    for ask, n in asked:
-        expected = ask(small, PROMPTS)
-        runs.clear()
-        np.testing.assert_allclose(ask(job), expected, atol=1e-5, rtol=0)
-        assert runs == ["whole"] * n
+    expected = mh.ablate(small, PROMPTS, given={"L0H1": "mean"}).values
+    runs.clear()
+    found = mh.ablate(jobs[id(PROMPTS)], given={"L0H1": "mean"}).values
+    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
+    assert runs == ["whole"]
 
 
 def test_prepare_runs_both_sides_in_one_pass(small, runs):
@@ -147,16 +143,10 @@ def test_a_job_on_disk_gives_the_same(small, jobs):
 
 
 def test_a_job_says_what_it_holds(small, jobs):
-    name = small.name
-    assert (
-        repr(jobs[id(PAIRS)])
-        == f"<Job of {name!r}: 3 prompts of up to {pos(small)} tokens, clean and corrupted runs cached>"
-    )
+    name, pos = small.name, PROMPTS.tokens(small).ids.shape[1]
+    wanted = f"<Job of {name!r}: 3 prompts of up to {pos} tokens, clean and corrupted runs cached>"
+    assert repr(jobs[id(PAIRS)]) == wanted
     assert repr(mh.prepare(small, [" The dog"])).startswith(f"<Job of {name!r}: 1 prompt of up to ")
-
-
-def pos(model: mh.Model) -> int:
-    return PROMPTS.tokens(model).ids.shape[1]
 
 
 @pytest.fixture(scope="module")

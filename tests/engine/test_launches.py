@@ -39,12 +39,7 @@ _INSIDE = str(Path(mh.__file__).parent)
 
 
 class Launches(TorchDispatchMode):
-    """Counts operations with tensors on a simulated device by the file of the package that asks for them.
-
-    Attributes:
-        started: operations that a GPU would start.
-        waits: what the CPU would wait for: numbers, and copies that are not asynchronous.
-    """
+    """Counts operations with tensors on a simulated device by the file of the package that asks for them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -104,27 +104,28 @@ def test_patching_the_value_of_one_token(micro, pair):
     close(each.scores.sel(layer=1, head=0), [0, 0.5 + 15, -4 + 15])
 
 
-def test_zero_ablation(micro, both):
-    # France: L0H0 and L1H0 both cost L1H0's Paris 13.5, L0H1 its Paris 2. Italy: Rome 13, Rome 2.
-    close(ablation(micro, both, intervention="zero"), [by_hand(-13.5, -2, -13.5), by_hand(13, 2, 13)])
-
-
-def test_scale_ablation(micro, both):
-    # The model is linear in z, so a quarter of z costs three quarters of what zero costs.
-    wanted = [by_hand(-0.75 * 13.5, -0.75 * 2, -0.75 * 13.5), by_hand(0.75 * 13, 0.75 * 2, 0.75 * 13)]
-    close(ablation(micro, both, intervention=mh.patching.Scale(0.25)), wanted)
-
-
-def test_uniform_ablation(micro, both):
-    # L0H0 looks everywhere alike: z = 0, 1/2, 1/3 of the country, so L1H0 gives 30 * (1/2 + 1/3)/3 = 25/3.
-    # The other heads did so already.
-    wanted = [by_hand(25 / 3 - 13.5, 0, 0), by_hand(13 - 25 / 3, 0, 0)]
-    close(ablation(micro, both, intervention="uniform"), wanted)
-
-
-def test_resample_ablation(micro, both):
-    # Of two prompts each gets the other's z: France gets what noising gives, Italy what denoising gives.
-    close(ablation(micro, both, intervention="resample", seed=5), [NOISING["z"], DENOISING["z"]])
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        # France: L0H0 and L1H0 both cost L1H0's Paris 13.5, L0H1 its Paris 2. Italy: Rome 13, Rome 2.
+        ({"intervention": "zero"}, [by_hand(-13.5, -2, -13.5), by_hand(13, 2, 13)]),
+        # The model is linear in z, so a quarter of z costs three quarters of what zero costs.
+        (
+            {"intervention": mh.patching.Scale(0.25)},
+            [by_hand(-0.75 * 13.5, -0.75 * 2, -0.75 * 13.5), by_hand(0.75 * 13, 0.75 * 2, 0.75 * 13)],
+        ),
+        # L0H0 looks everywhere alike: z = 0, 1/2, 1/3 of the country, so L1H0 gives 30 * (1/2 + 1/3)/3 = 25/3.
+        # The other heads did so already.
+        ({"intervention": "uniform"}, [by_hand(25 / 3 - 13.5, 0, 0), by_hand(13 - 25 / 3, 0, 0)]),
+        # Of two prompts each gets the other's z: France gets what noising gives, Italy what denoising gives.
+        ({"intervention": "resample", "seed": 5}, [NOISING["z"], DENOISING["z"]]),
+        # L0H0 at " is": France loses 30 * (3/5)/3 = 6, Italy 30 * (1/2)/3 = 5. The others write there anyway.
+        ({"intervention": "zero", "positions": "last"}, [by_hand(-6, -2, -13.5), by_hand(5, 2, 13)]),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+def test_ablation(micro, both, options, wanted):
+    close(ablation(micro, both, **options), wanted)
 
 
 def test_mean_ablation(micro, both):
@@ -137,12 +138,6 @@ def test_mean_ablation(micro, both):
     l1h0 = 4.125 - 25 / 6
     wanted = [by_hand(0.25 - 13.5, -2, l1h0 - 13.5), by_hand(0.25 + 13, 2, l1h0 + 13)]
     close(ablation(micro, both, intervention="mean"), wanted)
-
-
-def test_ablation_at_the_last_token_only(micro, both):
-    # L0H0 at " is": France loses 30 * (3/5)/3 = 6, Italy 30 * (1/2)/3 = 5. The others write there anyway.
-    wanted = [by_hand(-6, -2, -13.5), by_hand(5, 2, 13)]
-    close(ablation(micro, both, intervention="zero", positions="last"), wanted)
 
 
 def test_what_nothing_reads_is_nothing(micro, pair, both):

@@ -19,7 +19,6 @@ from support import oracles
 from support.levels import ONE_FIRST, few, on_two
 from support.releases import TRANSFORMERLENS_4, only_on_4
 from support.texts import CLEAN, PAIRS
-from support.tiny_families import build
 
 ARCHITECTURES = ONE_FIRST
 TOLERANCE = 2e-5
@@ -290,12 +289,11 @@ ON_3 = ("qwen3", "gemma2", "gpt-neox", "gpt-oss", "mistral")
 
 
 @pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("family", few(FAMILIES if TRANSFORMERLENS_4 else ON_3, "gemma2", "qwen3"))
-def test_every_kind_of_attention(family, fused, tmp_path):
-    build(family, tmp_path / family)
+@pytest.mark.parametrize("name", few(FAMILIES if TRANSFORMERLENS_4 else ON_3, "gemma2", "qwen3"))
+def test_every_kind_of_attention(name, fused, family):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = mh.load(tmp_path / family, attn_implementation="sdpa" if fused else "eager")
+        model = mh.load(family(name), attn_implementation="sdpa" if fused else "eager")
         ids = [[5, 6, 7, 8, 9], [9, 8, 7, 6, 5, 4, 3]]
         last = model.n_layers - 1
         metric = attention_to((last, 1), -1, query=-2 + 1)
@@ -308,8 +306,7 @@ def test_every_kind_of_attention(family, fused, tmp_path):
         assert effect.values[last - 1, 0, prompt] == pytest.approx(float(after) - before, abs=5e-5)
 
 
-def test_a_key_outside_the_window_is_refused(tmp_path):
-    build("mistral", tmp_path / "mistral")
-    model = mh.load(tmp_path / "mistral")
+def test_a_key_outside_the_window_is_refused(family):
+    model = mh.load(family("mistral"))
     with pytest.raises(ValueError, match="gives token 0 of prompt 0 no attention at all from last, because it comes"):
         mh.ablate(model, [list(range(3, 30))], metric=attention_to("L1H1", 0))

@@ -12,7 +12,6 @@ import mechheads as mh
 from mechheads.model.parts import name_of_keys
 from support.levels import few
 from support.releases import TRANSFORMERLENS_4, only_on_4
-from support.tiny_families import build
 
 PREFERRED = "queries" if TRANSFORMERLENS_4 else "rows"
 SHARED = (
@@ -44,16 +43,14 @@ def test_the_cheapest_layout_is_found(name: str, loaded: Callable[[str], mh.Mode
 
 @only_on_4
 @pytest.mark.parametrize("name", few(SHARED, "gpt-oss", "opt"))
-def test_copies_share_rows_on_all_families_that_allow_it(name: str, tmp_path: Path) -> None:
-    build(name, tmp_path)
-    assert mh.load(tmp_path).backend.layout == "queries"
+def test_copies_share_rows_on_all_families_that_allow_it(name: str, family: Callable[[str], Path]) -> None:
+    assert mh.load(family(name)).backend.layout == "queries"
 
 
 @only_on_4
 @pytest.mark.parametrize("name", few(WHOLE, "bloom"))
-def test_whole_rows_are_said_with_what_they_cost(name: str, tmp_path: Path) -> None:
-    build(name, tmp_path)
-    model = mh.load(tmp_path)
+def test_whole_rows_are_said_with_what_they_cost(name: str, family: Callable[[str], Path]) -> None:
+    model = mh.load(family(name))
     prompts = mh.Prompts([[5, 40, 17, 88, 23, 141, 9, 66]], answer=[20])
     effect = mh.ablate(model, prompts, metric=mh.log_prob, heads="L0H0")
     assert "computed from its first token on" in effect.provenance["layout"]

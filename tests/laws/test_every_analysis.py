@@ -38,12 +38,7 @@ BEGINS, ENDS = until_interrupted.__enter__.__code__, until_interrupted.__exit__.
 
 
 class Steps:
-    """Counts the calls of functions of the package, and raises an error at the n-th; n counts from 1.
-
-    Attributes:
-        calls: all calls; ``kept``: those of the part in which an analysis keeps what is done. How many others there are
-            differs by release.
-    """
+    """Counts calls in the package, ``kept`` those while an analysis keeps what is done; raises at the n-th, from 1."""
 
     def __init__(
         self, at: int | None = None, error: type[BaseException] = KeyboardInterrupt, *, of_kept: bool = False

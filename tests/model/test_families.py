@@ -193,9 +193,8 @@ def test_a_pattern_that_cannot_be_changed_is_not_patched_in_silence(family):
 
 
 @only_on_4
-def test_hooks_by_which_transformerlens_calls_hook_points_are_no_hooks_of_the_user(tmp_path: Path) -> None:
-    build("xglm", tmp_path)
-    model = mh.load(tmp_path)
+def test_hooks_by_which_transformerlens_calls_hook_points_are_no_hooks_of_the_user(family, tmp_path: Path) -> None:
+    model = mh.load(family("xglm"))
     assert any(point.fwd_hooks for point in model.model.hook_dict.values())
     wanted = mh.ablate(model, [[5, 60, 70]])
     with mh.settings(store=tmp_path / "store"):

@@ -198,9 +198,3 @@ def test_long_prompts_that_share_their_first_tokens_give_what_step_by_step_gives
         ahead.clear()
     assert np.abs(shown["eager"]).max() > 1e-6
     np.testing.assert_allclose(shown["sdpa"], shown["eager"], atol=1e-3 * np.abs(shown["eager"]).max())
-
-
-@pytest.mark.parametrize("wrong", ["flash", None, ""])
-def test_there_are_two_ways(tiny: Callable[[str], Path], wrong: Any) -> None:
-    with pytest.raises(ValueError, match=r"attn_implementation is .*; choose one of 'sdpa', 'eager'"):
-        mh.load(tiny("llama"), attn_implementation=wrong)

@@ -21,10 +21,10 @@ from mechheads.generation.batch import Columns
 from mechheads.generation.generate import Sampling, generate_under
 from mechheads.interventions.new_z import HeadChange
 from mechheads.model.proof import NotProved, apart
+from support import oracles
 from support.levels import few
 from support.releases import only_on_4
 from support.texts import CLEAN, PAIRS
-from support.tiny_families import build
 
 HEADS = [(0, 1), (1, 0), (2, 3)]
 
@@ -38,23 +38,11 @@ def truth(model: mh.Model) -> np.ndarray:
     clean, corrupted = PAIRS.tokens(model)
     found = np.zeros((len(HEADS), len(PAIRS.clean)))
     for i, (layer, head) in enumerate(HEADS):
-        name = f"blocks.{layer}.attn.hook_z"
         for j in range(len(PAIRS.clean)):
-            source, base = (torch.tensor([tokens.unpadded[j]]) for tokens in (clean, corrupted))
-            kept: list[torch.Tensor] = []
-
-            def put(z: torch.Tensor, hook: Any, kept: Any = kept, head: int = head) -> torch.Tensor:
-                z = z.clone()
-                z[:, :, head] = kept[0][:, :, head]
-                return z
-
-            with torch.no_grad():
-                note = (name, lambda z, hook, kept=kept: kept.append(z.clone()))
-                model.model.run_with_hooks(source, fwd_hooks=[note])
-                new = model.model.run_with_hooks(base, fwd_hooks=[(name, put)])[0, -1]
-                old = model.model(base)[0, -1]
-            right, wrong = int(clean.answer[j]), int(clean.wrong[j])  # pyright: ignore[reportOptionalSubscript]
-            found[i, j] = (new[right] - new[wrong]) - (old[right] - old[wrong])
+            base, source = (oracles.ids_of(tokens, j) for tokens in (corrupted, clean))
+            here, there = (oracles.activations(model, ids) for ids in (base, source))
+            new = oracles.patched_logits(model, base, here, there, layer, head, "z")
+            found[i, j] = oracles.logit_diff(new - oracles.forward(model, base)[0], clean, j)
     return found
 
 
@@ -251,14 +239,14 @@ def test_in_half_precision_a_prompt_that_others_round_is_proved_alone(
 
 
 @only_on_4
-def test_what_transformerlens_rotates_into_float32_runs_in_half_precision(tmp_path: Path) -> None:
-    build("olmo", tmp_path)
-    kl = mh.ablate(mh.load(tmp_path, dtype=torch.bfloat16), CLEAN, heads="L0H1", intervention="zero").values
-    wide = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+def test_what_transformerlens_rotates_into_float32_runs_in_half_precision(family: Callable[[str], Path]) -> None:
+    folder = family("olmo")
+    kl = mh.ablate(mh.load(folder, dtype=torch.bfloat16), CLEAN, heads="L0H1", intervention="zero").values
+    wide = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     out = wide.model.layers[0].self_attn.o_proj
     d_head = out.in_features // wide.config.num_attention_heads
     zero = torch.ones(out.in_features).index_fill(0, torch.arange(d_head, 2 * d_head), 0)
-    ids = [torch.tensor([row]) for row in mh.load(tmp_path).cache(CLEAN).tokens.unpadded]
+    ids = [torch.tensor([row]) for row in mh.load(folder).cache(CLEAN).tokens.unpadded]
     with torch.no_grad():
         p = torch.cat([wide(row).logits[:, -1].log_softmax(-1) for row in ids])
         out.register_forward_pre_hook(lambda module, given: (given[0] * zero,))

@@ -193,10 +193,16 @@ def test_a_gpt2_whose_mlps_have_a_width_of_their_own(tiny):
         same(loaded.cache([[1, 2, 3, 4]]).logits[0], gpt2(torch.tensor([[1, 2, 3, 4]])).logits[0], 1e-4)
 
 
-@pytest.mark.parametrize("name", ["", "Bridge", "vllm"])
-def test_an_unknown_backend_is_an_error(tiny, name):
-    with pytest.raises(ValueError, match=f"backend is '{name}'; choose one of 'bridge', 'hooked'"):
-        mh.load(tiny("gpt2"), backend=name)
+@pytest.mark.parametrize(
+    ("choice", "wrong", "ways"),
+    [
+        *(("backend", wrong, "'bridge', 'hooked'") for wrong in ("", "Bridge", "vllm")),
+        *(("attn_implementation", wrong, "'sdpa', 'eager'") for wrong in ("flash", None, "")),
+    ],
+)
+def test_a_way_to_load_that_there_is_not_is_refused(tiny, choice, wrong, ways):
+    with pytest.raises(ValueError, match=f"{choice} is {wrong!r}; choose one of {ways}"):
+        mh.load(tiny("gpt2"), **{choice: wrong})
 
 
 def test_a_model_with_damaged_weights_is_refused(tiny, tmp_path):

@@ -15,7 +15,7 @@ import pytest
 import mechheads as mh
 from mechheads import plots
 from mechheads.plots import parts
-from mechheads.plots.parts import Panels, figure_of, grid_of, symlog
+from mechheads.plots.parts import Panels, figure_of, grid_of
 
 
 @pytest.fixture
@@ -114,12 +114,6 @@ def test_a_dark_figure_has_the_same_numbers_in_other_colours(scores):
 def test_a_token_that_names_a_colour_stays():
     figure = DRAWN["attention"](theme="dark")
     assert list(figure.layout.yaxis.ticktext) == ["white", "#222222"]
-
-
-def test_a_symmetric_logarithmic_axis_is_linear_near_0_and_keeps_the_sign():
-    np.testing.assert_allclose(
-        symlog([-10, -1, 0, 0.25, 0.5, 5], 0.5), [-2 - np.log10(2), -1 - np.log10(2), 0, 0.5, 1, 2]
-    )
 
 
 def test_an_html_file_is_whole_and_needs_no_network(scores, tmp_path):

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import xarray as xr
 
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import family_p, rounding_of, sign_flip_p
@@ -172,12 +171,3 @@ def test_scores_that_are_no_means_have_the_family_p_that_they_are_given():
     assert np.isnan(HeadScores.from_scores(score, **ABOUT).dataset["p_family"].values).all()
     scores = HeadScores.from_scores(score, p_family=np.array([[0.5, 0.01]]), **ABOUT)
     assert (2 * scores)["L0H1"]["p_family"] == pytest.approx(0.01)
-
-
-def test_files_from_before_there_was_a_family_p_are_read(tmp_path):
-    scores = HeadScores.from_values(np.ones((1, 2, 4)), **ABOUT)
-    old: xr.Dataset = scores.dataset.drop_vars("p_family")
-    old.attrs["statistics"] = '{"null": 0.0, "level": 0.95, "seed": 0}'
-    again = HeadScores.load(HeadScores(old).save(tmp_path / "old.nc"))
-    assert np.isnan(again.dataset["p_family"].values).all()
-    assert (again + again).dataset["p_family"].values == pytest.approx(np.full((1, 2), 2 / 2**4))

@@ -46,13 +46,6 @@ def test_from_values_holds_means_intervals_p_and_q():
     assert scores.dataset["cluster"].values.tolist() == cluster
 
 
-def test_no_null_means_no_p():
-    scores = from_values(null=None)
-    assert np.isnan(scores.dataset["p_value"]).all()
-    assert np.isnan(scores.dataset["q_value"]).all()
-    assert np.isfinite(scores.dataset["ci_low"]).all()
-
-
 def test_q_covers_all_extra_labels_together():
     scores = from_values((2, 2, 3, 6), extra={"pos": [0, 1, 2]})
     p = scores.dataset["p_value"].values

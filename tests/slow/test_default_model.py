@@ -49,16 +49,9 @@ def test_patching_equals_one_full_forward_a_head(model, pairs, sides, site):
 )
 def test_ablation_equals_one_full_forward_a_head(model, sides, kind, rule):
     result = mh.ablate(model, CLEAN, intervention=rule, heads=SAMPLE)
-    for prompt, (ids, run, before) in enumerate(sides[0]):
+    for prompt, (ids, _, before) in enumerate(sides[0]):
         for layer, head in SAMPLE[prompt::2]:
-            at = oracles.name(layer, "z")
-            z = run[at][0, :, head]
-            if kind == "uniform":
-                new = oracles.causal_mean(run[oracles.name(layer, "v")][0][:, head // 3])
-            elif kind == "mean":
-                new = torch.cat([each[at][0, :, head] for _, each, _ in sides[0]]).mean(0).expand_as(z)
-            else:
-                new = (0.4 if kind == "scaled" else 0) * z
+            new = oracles.ablated_z(kind, [run for _, run, _ in sides[0]], prompt, (layer, head), model.n_heads)
             expected = oracles.kl(before, oracles.with_z(model, ids, layer, head, new)[0])
             assert float(result.values[layer, head, prompt]) == pytest.approx(expected, abs=1e-4)
 

@@ -74,16 +74,9 @@ def make_behaving(
     shape: tuple[int, int] = (N_LAYERS, N_HEADS),
     length: int = 40,
 ) -> KnownModel:
-    """A model whose heads behave as they were made to.
+    """A model whose heads behave as ``plant`` says, or as ``_draw``; a ``shape`` of its own needs a plant.
 
-    Args:
-        seed: for heads, weights and texts.
-        noise: the error of W_Q W_K^T of a planted head, as a share of its Frobenius norm.
-        plant: which head behaves how. By default, two random heads have each behaviour but ``primary``, which one has.
-            Induction, primary, negative and backup need a previous-token head in layer 0 and are in later layers;
-            backup is in a later layer than primary.
-        shape: the numbers of layers and of heads in a layer; only if ``plant`` is given.
-        length: how many words the prompts of the pairs have.
+    Induction, primary, negative and backup need a previous-token head in layer 0; backup comes after primary.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "behaving.npz"
@@ -120,16 +113,7 @@ def write_behaving(
 def write_known(
     path: Path, made: Any, tokenizer: Any, nodes: Mapping[str, KnownNode], program: str, texts: list[str], pairs: Pairs
 ) -> None:
-    """Write a model and what is known of it, as ``mechheads.testing.known.read_known`` reads it.
-
-    Args:
-        path: the file.
-        made: a transformers model with a tokenizer of ``word_tokenizer``.
-        nodes: what heads and MLPs do.
-        program: the text of the program.
-        texts: texts for a profile.
-        pairs: pairs of texts.
-    """
+    """Write a model and what is known of it, as ``mechheads.testing.known.read_known`` reads it."""
     config = {name: value for name, value in made.config.to_diff_dict().items() if name not in _NOT_KEPT}
     tokens = sorted(tokenizer.vocab, key=tokenizer.vocab.get)[len(tokenizer.all_special_ids) :]
     about = {

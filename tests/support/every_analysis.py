@@ -63,21 +63,13 @@ def retrieved(model: mh.Model, **some: Any) -> mh.HeadScores:
 
 @dataclass(frozen=True)
 class Analysis:
-    """An analysis, and what it promises for Ctrl-C.
-
-    Attributes:
-        run: gives its result.
-        kept: what it says after Ctrl-C of what it keeps, as a regular expression; None if it has nothing to keep.
-        at: the share of the work after which Ctrl-C comes.
-        of_fewer: whether what it keeps are numbers of fewer inputs, not some of the whole result's numbers.
-        read: the numbers by which a model is compared with another.
-    """
+    """An analysis, and what it promises for Ctrl-C."""
 
     run: Callable[[mh.Model], Any]
-    kept: str | None = None
-    at: float = 0.9
-    of_fewer: bool = False
-    read: str = "scores"
+    kept: str | None = None  # what it says of what it keeps, as a regular expression; None if it has nothing to keep
+    at: float = 0.9  # the share of the work after which Ctrl-C comes
+    of_fewer: bool = False  # what it keeps are numbers of fewer inputs, not some of the whole result's numbers
+    read: str = "scores"  # the numbers by which a model is compared with another
 
     def numbers(self, model: mh.Model) -> Any:
         """What tells a result from another, without what it says about itself."""

@@ -39,11 +39,7 @@ class Head(NamedTuple):
 
 
 class Trial:
-    """One model, analysed in both ways.
-
-    Args:
-        heads: the heads of each layer to analyse; by default all.
-    """
+    """One model, analysed in both ways; ``heads`` are those of each layer to analyse, by default all."""
 
     def __init__(
         self, name: str, folder: Path, heads: Sequence[int] | None = None, dtype: torch.dtype = torch.float32

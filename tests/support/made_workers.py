@@ -21,28 +21,18 @@ Trouble = Callable[[int, Any], bool | None]
 
 
 class MadeRay:
-    """What ``mh.scale.Ray`` uses of Ray.
-
-    Attributes:
-        resources: what the cluster has, besides what ``init`` says.
-        ends: gets what ``wait`` and ``get`` get; whether the actor ends with it.
-        address: of the cluster that this process is connected to, empty for none.
-        started: the arguments of each ``init``, with the environment variable for usage statistics.
-        options: of each actor, in order; ``given``: the arguments of each actor.
-        killed: which actors were killed.
-        last_first: whether the last request is answered first, once all are ready.
-    """
+    """What ``mh.scale.Ray`` uses of Ray."""
 
     exceptions, cloudpickle = ray.exceptions, ray.cloudpickle
 
     def __init__(self, **resources: float) -> None:
         self.resources, self.address = resources, ""
-        self.ends: Callable[[int], bool | None] = lambda asked: False
+        self.ends: Callable[[int], bool | None] = lambda asked: False  # whether an actor ends with what it is asked
         self.started: list[dict[str, Any]] = []
         self.options: list[dict[str, Any]] = []
         self.given: list[tuple[Any, ...]] = []
         self.killed: list[int] = []
-        self.last_first = False
+        self.last_first = False  # whether the last request is answered first, once all are ready
         self._asked: dict[int, tuple[SimpleNamespace, list[bytes]]] = {}
         self._names = count()
 
@@ -121,13 +111,7 @@ class MadeRay:
 
 
 class MadeWorkers(mh.scale.Ray):
-    """Workers of the stand-in, which answer one after the other.
-
-    Attributes:
-        unready: the replicas that end while they get ready.
-        computed: the units that were computed, request by request; ``lost``: those that a worker ended with.
-        stopped: the replicas that were stopped while they computed.
-    """
+    """Workers of the stand-in, which answer one after the other."""
 
     def __init__(self, n: int, trouble: Trouble = lambda replica, request: False) -> None:
         super().__init__(replicas=n)
@@ -135,9 +119,9 @@ class MadeWorkers(mh.scale.Ray):
         self._ray = self.ray = MadeRay()
         self.ray.ends = self._ends
         self._requests: dict[int, tuple[int, Any]] = {}
-        self.unready: set[int] = set()
+        self.unready: set[int] = set()  # replicas that end while they get ready
         self.computed: list[list[Any]] = []
-        self.lost: list[list[Any]] = []
+        self.lost: list[list[Any]] = []  # the units of each request with which a worker ended
         self.stopped: list[int] = []
 
     def ask(self, replica: int, *given: Any) -> Any:

@@ -90,11 +90,7 @@ def patched_logits(
     site: str,
     at: int | None = None,
 ) -> Tensor:
-    """Activation patching of one head at one site, at one position or all: logits [pos, d_vocab].
-
-    Args:
-        here, there: ``activations`` of the base run and of the source run.
-    """
+    """Activation patching of one head at one site, at one position or all, from two ``activations``: [pos, d_vocab]."""
     old, new = here[name(layer, site)], there[name(layer, site)]
     old_z = here[name(layer, "z")][0, :, head]
     if site == "z":
@@ -118,12 +114,7 @@ def path_first_run(
     mlps: str = "recomputed",
     at: int | None = None,
 ) -> tuple[Tensor, Activations]:
-    """The first run of path patching: its logits [pos, d_vocab], and what each receiver sees in it.
-
-    Args:
-        here, there: ``activations`` of the base run and of the source run.
-        sender: a layer and a head.
-    """
+    """The first run of path patching: its logits [pos, d_vocab], and what each receiver sees in it."""
     layer, head = sender
     hooks: list[tuple[str, Callable]] = []
     for each in range(model.n_layers):
@@ -217,6 +208,25 @@ def kl(base: Tensor, other: Tensor) -> float:
     """KL(base || other) of the last position, in float64."""
     p, q = base[-1].double().log_softmax(-1), other[-1].double().log_softmax(-1)
     return float((p.exp() * (p - q)).sum())
+
+
+def ablated_z(
+    kind: str, runs: Sequence[Activations], prompt: int, head: tuple[int, int], n_heads: int, seed: int = 0
+) -> Tensor:
+    """The z [pos, d_head] that an ablation gives a head in a prompt, from ``activations`` of all prompts."""
+    layer, number = head
+    every = [run[name(layer, "z")][0, :, number] for run in runs]
+    own = every[prompt]
+    if kind in ("zero", "scaled", "patch"):
+        return {"zero": 0.0, "scaled": 0.4, "patch": 1.0}[kind] * own
+    if kind == "mean":
+        return torch.cat(every).mean(0).expand_as(own)
+    if kind == "uniform":
+        v = runs[prompt][name(layer, "v")][0]
+        return causal_mean(v[:, number * v.shape[1] // n_heads])
+    order = torch.randperm(len(runs), generator=torch.Generator().manual_seed(seed)).tolist()
+    donor = every[{order[i]: order[i - 1] for i in range(len(order))}[prompt]]
+    return torch.stack([donor[min(i, len(donor) - 1)] for i in range(len(own))])
 
 
 def causal_mean(v: Tensor) -> Tensor:

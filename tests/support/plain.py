@@ -36,24 +36,14 @@ _MLPS = (
 
 @dataclass(frozen=True)
 class Attention:
-    """The modules of a layer's heads.
-
-    Attributes:
-        out: the output projection.
-        outputs: for q, k and v, a module and the indices of its outputs for each head [stored head, d_head].
-    """
+    """The modules of a layer's heads."""
 
     out: nn.Module
-    outputs: dict[str, tuple[nn.Module, Tensor]]
+    outputs: dict[str, tuple[nn.Module, Tensor]]  # of q, k and v, with the outputs of each head [stored head, d_head]
 
 
 class Plain:
-    """A causal language model of transformers with eager attention.
-
-    Args:
-        source: the model, or its folder.
-        dtype: of a model that is loaded from a folder.
-    """
+    """A causal language model of transformers with eager attention, or the folder of one."""
 
     def __init__(self, source: Path | nn.Module, dtype: torch.dtype = torch.float64) -> None:
         self.model: Any = load_plain(source, dtype) if isinstance(source, Path) else source

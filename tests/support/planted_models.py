@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 
 
 PlantedKind = Literal["implements", "suppresses", "unattended", "in context", "tags"]
+"""A head maps sources to targets; lowers the targets' logits; would map, but attends to the first token; writes the
+target where an earlier head tagged the source; writes a tag that W_U does not read. The last two are random by weights.
+"""
 Matrix = Float64[np.ndarray, "row column"]
 
 PAIRS, _VOCABULARY, _CONTEXT = 36, 2048, 128
@@ -81,19 +84,7 @@ NAMES = tuple(name for name, *_ in RELATIONS)
 
 @dataclass(frozen=True)
 class PlantedHead:
-    """What is planted in one head.
-
-    Attributes:
-        kind: one of
-
-            - ``"implements"``: maps each source to its target, by its weights and in context.
-            - ``"suppresses"``: the same with the opposite sign: it lowers the target's logit below all others.
-            - ``"unattended"``: has the weights of a head that implements, but always attends to the first token.
-            - ``"tags"``: writes a code of each source that W_U does not read; by its weights, a random map.
-            - ``"in context"``: by its weights, also a random map. But if a head of an earlier layer tagged the source
-              that it attends to, it reads the code and writes the target.
-        relations: names of the relations.
-    """
+    """What is planted in one head, with the names of its relations."""
 
     kind: PlantedKind
     relations: Sequence[str]
@@ -109,31 +100,18 @@ Plant = Mapping[str, Held] | Mapping[HeadId, Held] | Mapping[tuple[int, int], He
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlantedModel:
-    """A model, and what each of its heads does; made by ``planted_model``.
-
-    Attributes:
-        model: the model, in float32 on the CPU.
-        relations: all eight relations, planted or not. Their words are single tokens, and no word is a source in two
-            relations.
-        heads: what is planted in which head. Every other head is a random map of the same size.
-        looks_at: for every head, the relations whose sources it attends to; if empty, it attends to the first token.
-        noise, seed: the arguments of ``planted_model``.
-    """
+    """A model, and what each of its heads does; every head in which nothing is planted is a random map."""
 
     model: Model
     relations: tuple[Relation, ...]
     heads: dict[HeadId, PlantedHead]
-    looks_at: dict[HeadId, tuple[str, ...]]
+    looks_at: dict[HeadId, tuple[str, ...]]  # the relations whose sources a head attends to; if empty, the first token
     noise: float
     seed: int
 
     @property
     def categories(self) -> dict[HeadId, tuple[str, ...]]:
-        """What labels should find: the categories of all heads that implement, are unattended, or work in context.
-
-        A head "in context" reads a tag that another head writes: it is not in the weights of this head alone, but it is
-        in the residual stream of a token.
-        """
+        """What labels should find: the categories of all heads that implement, are unattended, or work in context."""
         return {
             head: tuple(dict.fromkeys(category for name, category, *_ in RELATIONS if name in held.relations))
             for head, held in self.heads.items()
@@ -155,26 +133,9 @@ def planted_model(
     noise: float = 0.5,
     plant: Plant | None = None,
 ) -> PlantedModel:
-    """A small transformer in which the function of every head is known, for testing an analysis.
+    """A model with what ``plant`` says in its heads, as in ``{"L2H3": ["capitals"]}``; by default as ``_draw_heads``.
 
-    It has a made-up language of 2,048 words, with eight relations of 36 pairs each, two in every category of MAPS
-    (Elhelo & Geva 2025, arXiv 2412.11965): capitals and founders, plurals and opposites, copies and doubles, to_north
-    and to_south. Words and relations are always the same; heads and weights change with the seed.
-    The module describes how the weights are made and what each head attends to.
-
-    Args:
-        seed: for heads and weights; no global seed is set. The vocabulary, and the weights of a head, do not depend on
-            what is planted in other heads.
-        n_layers, n_heads: the number of layers, and of heads in each. The size of a head is
-            ``d_head = d_model / n_heads``.
-        d_model: the width of the residual stream. A head has room for about d_model / 2 pairs.
-        noise: the error of W_V W_O of a planted head, as a share of its Frobenius norm. It matters more if a head has
-            nearly as many pairs as it has room for, or more than ``d_head``.
-        plant: which heads implement which relations, as in ``{"L2H3": ["capitals"]}``; a ``PlantedHead`` instead of
-            the names makes a head do something else. ``{}`` plants nothing, as a null model. By default, random heads
-            get 12 plants that implement, 2 that suppress what two others implement, 1 unattended, 1 in context, and 1
-            that tags for it. Every relation is in one or two of the 12 heads, and two of them have two relations of
-            different categories.
+    ``noise`` is a share of the Frobenius norm of W_V W_O. A head's weights do not depend on what other heads get.
     """
     if plant is None:
         heads = _draw_heads(n_layers, n_heads, default_rng([seed, 0]))
@@ -208,7 +169,7 @@ def _read_plant(plant: Plant, n_layers: int, n_heads: int) -> dict[HeadId, Plant
 
 
 def _draw_heads(n_layers: int, n_heads: int, rng: Generator) -> dict[HeadId, PlantedHead]:
-    """The default plant, in random heads."""
+    """The default plant, in random heads: 12 implement, 2 suppress, 1 is unattended, 1 in context, 1 tags for it."""
     categories = rng.permutation(list(dict.fromkeys(category for _, category, *_ in RELATIONS))).tolist()
     of = {at: rng.permutation([name for name, kind, *_ in RELATIONS if kind == at]).tolist() for at in categories}
     (a, *others_a), (b, *others_b), (c, *others_c), (d, *others_d) = of.values()
@@ -252,20 +213,14 @@ def make_language() -> tuple[tuple[Relation, ...], PreTrainedTokenizerFast]:
 
 
 class Writer:
-    """Writes weights into a GPT-2 that is all zeros.
-
-    Attributes:
-        parts: the axes of each part of the residual stream, [axis, d_model].
-        flag, sources, wanted, tags: for each relation, the axis of its flag, the ids of its sources, the output of a
-            head for each source, and the code with which each source is tagged.
-        first_mlp: weights of the first MLP.
-        seen: the words part of every token's residual stream, as layer 0 and as later layers read it.
-    """
+    """Writes weights into a GPT-2 that is all zeros."""
 
     def __init__(self, gpt2: GPT2LMHeadModel, relations: Sequence[Relation], tokenizer: Any, rng: Generator) -> None:
         self.weights = {name: parameter.detach().numpy() for name, parameter in gpt2.named_parameters()}
         self.d_model = gpt2.config.n_embd
         self.d_head = self.d_model // gpt2.config.n_head
+        # axes [axis, d_model] of each part of the residual stream; for each relation the axis of its flag, the ids of
+        # its sources, what a head writes for each and the code that tags it; words as layer 0 and later ones read them
         self.parts = _parts(self.d_model, self.d_head, rng)
         *flags, self.start, self.recent, self.first = self.parts["flags"]
         self.flag = dict(zip(NAMES, flags, strict=True))
@@ -408,11 +363,7 @@ def with_noise(
 
 
 def blank_gpt2(n_layers: int, n_heads: int, d_model: int, **options: Any) -> GPT2LMHeadModel:
-    """A GPT-2 whose weights are all zero.
-
-    Args:
-        options: more of its configuration, such as ``vocab_size``.
-    """
+    """A GPT-2 whose weights are all zero."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     sizes = {"n_layer": n_layers, "n_head": n_heads, "n_embd": d_model}

@@ -24,11 +24,7 @@ CHAT_TEMPLATE = (
 
 
 def build(name: str, folder: Path) -> None:
-    """Save the tiny model ``name`` and its tokenizer in a folder.
-
-    Args:
-        name: gpt2, llama, neox, gemma (2), gemma3 (two of its layers see two tokens only), qwen, granite or bloom.
-    """
+    """Save a tiny gpt2, llama, neox, gemma, gemma3 (two layers see two tokens), qwen, granite or bloom in a folder."""
     tokenizer = make_tokenizer(begins=name in ("llama", "gemma", "gemma3"))
     config = make_config(name, tokenizer)
     with torch.random.fork_rng(devices=[]):

@@ -54,18 +54,12 @@ _LINEAR: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Family:
-    """An architecture, or a variant of one.
+    """An architecture, or a variant of one."""
 
-    Attributes:
-        kind: the name of its configuration in transformers, without ``Config``.
-        about: its special features.
-        double: whether transformers runs it in float64.
-    """
-
-    kind: str
+    kind: str  # the name of its configuration in transformers, without ``Config``
     about: str
     sizes: Mapping[str, Any] = field(default_factory=dict)
-    double: bool = True
+    double: bool = True  # whether transformers runs it in float64
 
     def config(self) -> transformers.PreTrainedConfig:
         """The configuration with tiny sizes."""

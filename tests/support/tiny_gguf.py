@@ -1,4 +1,4 @@
-"""A tiny model as a GGUF file."""
+"""A tiny model as a GGUF file, and what is read from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from typing import Any
 
 import gguf
 import numpy as np
+import torch
 from safetensors.torch import load_file
+
+from mechheads.model.sources.load import Pretrained, load_pretrained
+
+
+def load(name_or_path: str | Path | None, **changes: Any) -> Pretrained:
+    """What ``mh.load`` reads of a model, in float32 on the CPU, without code of its own."""
+    options: dict[str, Any] = {"revision": None, "dtype": torch.float32, "device": "cpu", "trust_remote_code": False}
+    return load_pretrained(name_or_path, **(options | changes))
 
 
 def write_gguf(
@@ -19,12 +28,7 @@ def write_gguf(
     keys: Mapping[str, Any] | None = None,
     tensors: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a saved tiny llama or phi3 as GGUF, float32, with llama's row order of queries and keys.
-
-    Args:
-        embedding_length: a width that it claims.
-        keys, tensors: what it has besides.
-    """
+    """Write a saved tiny llama or phi3, with more keys and tensors, as GGUF in llama's order of the rows of q and k."""
     config = json.loads((folder / "config.json").read_text())
     tokens = json.loads((folder / "tokenizer.json").read_text())["model"]
     writer = gguf.GGUFWriter(path, config["model_type"])

@@ -21,50 +21,30 @@ from safetensors import SafetensorError
 import mechheads as mh
 from mechheads.model.sources import ModelSourceError, gguf_files
 from mechheads.model.sources.gguf_files import _smallest
-from mechheads.model.sources.load import Pretrained, load_pretrained
 from mechheads.model.sources.reading import read
-from support.tiny_gguf import write_gguf
+from support.tiny_gguf import load
 
 Tiny = Callable[[str], Path]
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache directory."""
-    monkeypatch.setenv("MECHHEADS_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+def file(tiny_gguf: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(tiny_gguf, tmp_path / "tiny.gguf"))
 
 
-@pytest.fixture(scope="module")
-def original(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
-    write_gguf(tiny("llama"), path)
-    return path
-
-
-@pytest.fixture
-def file(original: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(original, tmp_path / "tiny.gguf"))
-
-
-def load(path: Path, **changes: Any) -> Pretrained:
-    options: dict[str, Any] = {"revision": None, "dtype": torch.float32, "device": "cpu", "trust_remote_code": False}
-    return load_pretrained(path, **(options | changes))
-
-
-def folders(kept: Path) -> list[str]:
-    return sorted(path.name for path in kept.iterdir() if path.is_dir())
+def folders(cache: Path) -> list[str]:
+    return sorted(path.name for path in cache.iterdir() if path.is_dir())
 
 
 def test_a_gguf_file_is_converted_once(
-    kept: Path, file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    cache: Path, file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     direct, tokenizer = read(str(file.parent), dtype=torch.float32, gguf_file=file.name, local_files_only=True)
     capfd.readouterr()
     load(file)
     said = capfd.readouterr()
-    (name,) = folders(kept)
-    assert f"mechheads: converting tiny.gguf to safetensors (once, to {kept / name}, up to" in said.err
+    (name,) = folders(cache)
+    assert f"mechheads: converting tiny.gguf to safetensors (once, to {cache / name}, up to" in said.err
     assert name.startswith("gguf-") and f"-transformers-{transformers.__version__}-" in name
     monkeypatch.setattr(gguf_files, "convert", None)
     monkeypatch.setattr(gguf_files, "GGUFReader", None)
@@ -83,17 +63,17 @@ def test_a_gguf_file_is_converted_once(
     assert mh.load(file).n_heads == 4
 
 
-def test_a_file_that_was_written_again_is_converted_again(kept: Path, file: Path) -> None:
+def test_a_file_that_was_written_again_is_converted_again(cache: Path, file: Path) -> None:
     load(file)
     before, about = file.read_bytes(), file.stat()
     data = bytearray(before)
     data[-3] ^= 1
     for content, written in ((bytes(data), about.st_mtime_ns), (before, about.st_mtime_ns + 1)):
-        count = len(folders(kept))
+        count = len(folders(cache))
         file.write_bytes(content)
         os.utime(file, ns=(about.st_atime_ns, written))
         changed = load(file).model.state_dict()
-        assert len(folders(kept)) == count + 1
+        assert len(folders(cache)) == count + 1
         direct, _ = read(str(file.parent), dtype=torch.float32, gguf_file=file.name, local_files_only=True)
         assert all(torch.equal(changed[name], value) for name, value in direct.state_dict().items())
 
@@ -107,7 +87,7 @@ def test_a_file_that_was_written_again_is_converted_again(kept: Path, file: Path
     ],
 )
 def test_a_conversion_that_fails_leaves_nothing(
-    fault: BaseException, raised: type, message: str | None, kept: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+    fault: BaseException, raised: type, message: str | None, cache: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(model: Any, folder: Path) -> None:
         folder.mkdir()
@@ -118,21 +98,21 @@ def test_a_conversion_that_fails_leaves_nothing(
         broken.setattr(transformers.PreTrainedModel, "save_pretrained", stop)
         with pytest.raises(raised, match=message):
             load(file)
-    assert folders(kept) == []
+    assert folders(cache) == []
     assert load(file).model.config.num_hidden_layers == 3
 
 
-def test_what_a_killed_process_left_is_removed(kept: Path, file: Path) -> None:
+def test_what_a_killed_process_left_is_removed(cache: Path, file: Path) -> None:
     load(file)
-    (name,) = folders(kept)
-    shutil.rmtree(kept / name)
-    (kept / f"{name}.partial").mkdir()
-    (kept / f"{name}.partial" / "half").write_text("x")
+    (name,) = folders(cache)
+    shutil.rmtree(cache / name)
+    (cache / f"{name}.partial").mkdir()
+    (cache / f"{name}.partial" / "half").write_text("x")
     load(file)
-    assert folders(kept) == [name]
+    assert folders(cache) == [name]
 
 
-def test_a_full_disk_is_told_before_the_work(kept: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_before_the_work(cache: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(gguf_files.shutil, "disk_usage", lambda _: usage(10**9, 10**9 - 10**6, 10**6))
     monkeypatch.setattr(gguf_files, "convert", None)
@@ -143,7 +123,7 @@ def test_a_full_disk_is_told_before_the_work(kept: Path, file: Path, monkeypatch
 
 
 @pytest.mark.slow
-def test_processes_that_start_at_once_convert_once(kept: Path, file: Path) -> None:
+def test_processes_that_start_at_once_convert_once(cache: Path, file: Path) -> None:
     code = "import sys, pathlib; from mechheads.model.sources import gguf_files; "
     code += "print(gguf_files.converted_folder(pathlib.Path(sys.argv[1])))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -152,7 +132,7 @@ def test_processes_that_start_at_once_convert_once(kept: Path, file: Path) -> No
     said = [process.communicate() for process in started]
     assert [process.returncode for process in started] == [0, 0], said
     assert sum(err.count("converting tiny.gguf") for _, err in said) == 1
-    assert {out.strip() for out, _ in said} == {str(kept / folders(kept)[0])}
+    assert {out.strip() for out, _ in said} == {str(cache / folders(cache)[0])}
 
 
 def test_numbers_are_kept_in_the_smallest_type_that_holds_them() -> None:

@@ -27,33 +27,15 @@ from mechheads.model.on_disk import Room
 from mechheads.model.sources import ModelSourceError, default, load as loading
 from mechheads.model.sources.default import Wheel, default_folder
 from mechheads.model.sources.gguf_files import complete_config
-from mechheads.model.sources.load import Pretrained, load_pretrained
 from support.tiny import make_config, make_tokenizer, randomise, vocabulary_of
-from support.tiny_gguf import write_gguf
+from support.tiny_gguf import load, write_gguf
 
 Tiny = Callable[[str], Path]
-
-
-def load(name_or_path: str | Path | None, **changes: Any) -> Pretrained:
-    options: dict[str, Any] = {
-        "revision": None,
-        "dtype": torch.float32,
-        "device": "cpu",
-        "trust_remote_code": False,
-    }
-    return load_pretrained(name_or_path, **(options | changes))
 
 
 @pytest.fixture
 def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache directory."""
-    monkeypatch.setenv("MECHHEADS_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def pip_that_fails(monkeypatch: pytest.MonkeyPatch, stderr: str) -> list[list[str]]:
@@ -148,13 +130,6 @@ def test_a_folder_gives_the_model_that_was_saved(tiny: Tiny, name: str) -> None:
     ids = torch.arange(20)[None] * 7
     with torch.no_grad():
         assert torch.equal(source.model(ids).logits, plain(ids).logits)
-
-
-@pytest.fixture(scope="session")
-def tiny_gguf(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
-    write_gguf(tiny("llama"), path)
-    return path
 
 
 @pytest.mark.parametrize("share", [0.0001, 0.2, 0.999])
