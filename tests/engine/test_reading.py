@@ -54,12 +54,8 @@ class Loop:
 
     def restored(self, prompt: int, layer: int, head: int, site: str, pos: int | None = None) -> float:
         """The change if the head gets an activation of the clean run in the corrupted one."""
-        here, there = (runs[prompt] for runs in self.runs)
-        old, new = here[oracles.name(layer, site)], there[oracles.name(layer, site)]
-        z = oracles.blend(here[oracles.name(layer, "z")][0, :, head], there[oracles.name(layer, "z")][0, :, head], pos)
-        if site != "z":
-            value = new if site == "q" else oracles.blend(old[0], new[0], pos)[None]
-            z = oracles.z_when(self.model, self.ids[0][prompt], layer, head, site, value)
+        both = (runs[prompt] for runs in self.runs)
+        z = oracles.patched_z(self.model, self.ids[0][prompt], *both, layer, head, site, pos)
         return self.value(prompt, oracles.z_hooks({(layer, head): z})) - self.before[prompt]
 
 

@@ -1,13 +1,17 @@
-"""Laws of sweeps: a run changes nothing in itself, all of another run brings it back, and batching changes nothing."""
+"""Laws: a run changes nothing in itself, all of another run brings it back, and how work is cut changes nothing."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import mechheads as mh
+from mechheads.limits import DEFAULT_BUDGET, Limits
+from support.every_analysis import EVERY
 from support.levels import TWO_FIRST
 from support.texts import CLEAN, PAIRS
 
@@ -66,3 +70,29 @@ def test_order_budget_and_choice_of_heads_change_no_number(llama: mh.Model, prom
 @given(prompts=st.lists(sentences, min_size=1, max_size=4))
 def test_a_divergence_is_never_negative(llama: mh.Model, prompts: list[str]):
     assert float(mh.ablate(llama, prompts).values.min()) >= 0
+
+
+ANALYSES = ("cache", "patch z", "attribution", "paths", "sets", "logits", "ships")
+
+limits = st.builds(
+    Limits,
+    memory=st.sampled_from([1, 2**14, 2**17, 2**20, DEFAULT_BUDGET]),
+    tokens=st.none() | st.integers(1, 64),
+    logits=st.sampled_from([1, 300, 1000, 2**24]),
+    logit_rows=st.integers(1, 40),
+    run_tokens=st.integers(1, 40),
+)
+
+
+@pytest.fixture(scope="module")
+def whole(llama: mh.Model) -> dict[str, Any]:
+    """What each analysis gives with the default limits."""
+    return {name: EVERY[name].numbers(llama) for name in ANALYSES}
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(limits=limits)
+def test_the_pieces_that_work_is_cut_into_change_no_result(name, llama, whole, limits):
+    with mh.settings(budget=limits):
+        np.testing.assert_allclose(EVERY[name].numbers(llama), whole[name], atol=1e-5, rtol=0)

@@ -41,7 +41,7 @@ REQUESTS = ["When John went to the store", " no", "I help"]
 HARMFUL = [" The capital of France", " yes"]
 HARMLESS = [" no", " three cat"]
 EVERY: dict[str, Any] = {"budget": ONE_BY_ONE}
-SOME, PATHS = EVERY | {"heads": HEADS}, EVERY | {"senders": HEADS}
+SOME = EVERY | {"heads": HEADS}
 BARE, BEGUN = EVERY | {"template": "bare"}, EVERY | {"opening": " no yes"}
 
 ANALYSES: dict[str, Callable[..., Any]] = {

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from mechheads.model.changes import Changes
+from support.threads import in_a_thread
 
 
 class Switch:
@@ -24,34 +21,15 @@ class Switch:
         self.on = False
 
 
-def in_a_thread(run: Callable[[], Any]) -> list[Any]:
-    found: list[Any] = []
-
-    def call() -> None:
-        try:
-            found.append(run())
-        except RuntimeError as error:
-            found.append(str(error))
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join(60)
-    assert not thread.is_alive()
-    return found
-
-
 def test_a_second_thread_is_refused_while_the_first_has_the_model() -> None:
     changes, switch = Changes(), Switch()
 
-    def busy() -> list[Any]:
-        assert changes.mine and switch.on
-        return in_a_thread(lambda: changes.alone(lambda: 1))
-
     with changes.made([switch]):
-        (said,) = busy()
-    assert "another thread is running an analysis on it" in said
+        assert changes.mine and switch.on
+        said = in_a_thread(lambda: changes.alone(lambda: 1))
+    assert isinstance(said, RuntimeError) and "another thread is running an analysis on it" in str(said)
     assert not switch.on and not changes.mine
-    assert in_a_thread(lambda: changes.alone(lambda: 1)) == [1]
+    assert in_a_thread(lambda: changes.alone(lambda: 1)) == 1
 
 
 def test_inside_an_analysis_changes_are_undone_one_call_at_a_time() -> None:

@@ -8,11 +8,8 @@ import torch
 import mechheads as mh
 from mechheads.engine import work as engine_work
 from mechheads.interventions.new_z import Finite, new_z
-from support import tiny as tiny_models
 
 TEXTS = [" The capital of France is", " When John and Mary went to the store"]
-WORDS = tiny_models.WORDS.split()
-RELATION = mh.Relation("words", "Knowledge", [(word, WORDS[7 * i % len(WORDS)]) for i, word in enumerate(WORDS)])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import mechheads as mh
 from mechheads.model.analysis import analysis
 from support.releases import only_on_4
 from support.texts import CLEAN, PAIRS
+from support.threads import in_a_thread
 
 
 @pytest.fixture
@@ -101,22 +101,6 @@ def test_settings_of_transformerlens_change_no_number(small: mh.Model) -> None:
     np.testing.assert_allclose(effect(small), before, atol=1e-5)
     small.model.set_use_split_qkv_input(True)
     np.testing.assert_allclose(effect(small), before, atol=1e-5)
-
-
-def in_a_thread(run: Callable[[], Any]) -> Any:
-    found: list[Any] = []
-
-    def call() -> None:
-        try:
-            found.append(run())
-        except BaseException as error:
-            found.append(error)
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join(60)
-    assert not thread.is_alive()
-    return found[0]
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])

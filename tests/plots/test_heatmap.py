@@ -13,7 +13,6 @@ from mechheads.plots.heatmap import role_map
 from mechheads.plots.parts import plain, token_label
 from mechheads.results.scores import HeadScores
 
-ROLES = ("facilitation", "interference", "irrelevance")
 ABOUT: dict[str, Any] = {"name": "effect", "unit": "logits", "kind": "demo"}
 
 

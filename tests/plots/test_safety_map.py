@@ -53,6 +53,14 @@ def shown(names: str, ablation: str = "scaling", model: str = "demo", **provenan
     )
 
 
+def led_by(values: np.ndarray, **about: Any) -> HeadScores:
+    """Scores whose angles are the scores too."""
+    angles = {f"generalized_ships{end}": (("layer", "head"), values) for end in ("", "_low", "_high")}
+    return HeadScores.from_scores(
+        values, name="safety heads", unit="nats", kind="safety", provenance=about, variables=angles
+    )
+
+
 def places(trace: Any) -> list[str]:
     return [f"L{layer}H{head}" for layer, head in zip(trace.x.tolist(), trace.y.tolist(), strict=True)]
 
@@ -242,10 +250,7 @@ def test_panels_stand_in_rows(n: int, columns: int | None, grid: tuple[int, int]
 def test_marks_at_the_edge_of_a_large_model_are_not_cut():
     tall = np.zeros((80, 64))
     tall[0, 63] = tall[79, 0] = 1
-    angle = {f"generalized_ships{end}": (("layer", "head"), tall) for end in ("", "_low", "_high")}
-    scores = HeadScores.from_scores(
-        tall, name="safety heads", unit="nats", kind="safety", provenance={"k": 2}, variables=angle
-    )
+    scores = led_by(tall, k=2)
     figure = safety_grid({"a": {"large": scores}, "b": {"large": scores}})
     (trace, _) = marks(figure)
     assert places(trace) == ["L0H63", "L79H0"]
@@ -296,13 +301,7 @@ def test_what_cannot_be_drawn():
 
 @pytest.mark.parametrize("size", [(32, 32), (4, 3)])
 def test_marks_are_of_equal_lines_and_do_not_reach_their_neighbours(size):
-    def all_heads(ablation: str) -> HeadScores:
-        ones = np.ones(size)
-        angles = {f"generalized_ships{end}": (("layer", "head"), ones) for end in ("", "_low", "_high")}
-        about = {"ablation": ablation, "k": 3}
-        return HeadScores.from_scores(ones, name="all", kind="safety", provenance=about, variables=angles)
-
-    figure = safety_map([all_heads("undifferentiated"), all_heads("scaling")])
+    figure = safety_map([led_by(np.ones(size), ablation=kind, k=3) for kind in ("undifferentiated", "scaling")])
     circle, cross = marks(figure)
     assert circle.marker.line.width == cross.marker.line.width and circle.marker.size > cross.marker.size
     layout = figure.layout

@@ -335,8 +335,6 @@ def test_bad_input_is_named(options, message):
     ("call", "message"),
     [
         (lambda s: s.top(0), "k is 0; it must be at least 1"),
-        (lambda s: s.heads(0), "k is 0; it must be at least 1"),
-        (lambda s: s.compare(s, k=0), "k is 0; it must be at least 1"),
         (lambda s: s.top(by="size"), "by is 'size'; choose one of 'score', 'absolute'"),
         (lambda s: s.select(layer=1), r"no dimension 'layer' to select from; choose among \['relation'\]"),
         (lambda s: s.select(relation="z"), "relation has no label 'z'; it has 'x', 'y'"),

@@ -80,7 +80,7 @@ def blend(old: Tensor, new: Tensor, at: int | None) -> Tensor:
     return mixed
 
 
-def patched_logits(
+def patched_z(
     model: mh.Model,
     base: Tensor,
     here: Activations,
@@ -90,19 +90,24 @@ def patched_logits(
     site: str,
     at: int | None = None,
 ) -> Tensor:
-    """Activation patching of one head at one site, at one position or all, from two ``activations``: [pos, d_vocab]."""
+    """The z [pos, d_head] of a head when its site is patched at one position or all, from two ``activations``."""
     old, new = here[name(layer, site)], there[name(layer, site)]
     old_z = here[name(layer, "z")][0, :, head]
     if site == "z":
-        z = blend(old_z, new[0, :, head], at)
-    elif site == "q":
-        z = blend(old_z, z_when(model, base, layer, head, "q", new), at)
-    elif site == "pattern":
+        return blend(old_z, new[0, :, head], at)
+    if site == "q":
+        return blend(old_z, z_when(model, base, layer, head, "q", new), at)
+    if site == "pattern":
         rows = blend(old[0].transpose(0, 1), new[0].transpose(0, 1), at).transpose(0, 1)[None]
-        z = z_when(model, base, layer, head, "pattern", rows)
-    else:
-        z = z_when(model, base, layer, head, site, blend(old[0], new[0], at)[None])
-    return with_z(model, base, layer, head, z)[0]
+        return z_when(model, base, layer, head, "pattern", rows)
+    return z_when(model, base, layer, head, site, blend(old[0], new[0], at)[None])
+
+
+def patched_logits(
+    model: mh.Model, base: Tensor, here: Activations, there: Activations, layer: int, head: int, *where: Any
+) -> Tensor:
+    """Logits [pos, d_vocab] when a head has its ``patched_z``."""
+    return with_z(model, base, layer, head, patched_z(model, base, here, there, layer, head, *where))[0]
 
 
 def path_first_run(
