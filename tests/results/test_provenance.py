@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mechheads.heads import HeadId
 from mechheads.results.provenance import make_provenance
@@ -36,6 +36,7 @@ values = st.recursive(
 settings_of_any = st.dictionaries(st.text(max_size=5), values, max_size=4)
 
 
+@settings(max_examples=40, deadline=None)
 @given(settings_of_any, settings_of_any)
 def test_json_gives_back_the_same(first: dict[str, Any], second: dict[str, Any]) -> None:
     made = make_provenance({"model": "m"}, first, second)
