@@ -158,13 +158,14 @@ class _Measures:
 @contextmanager
 def only_middle(pattern: Float[Tensor, "window head pos pos"]) -> Iterator[None]:
     """For a while, a pattern itself is 0 outside the middle: copying it would cost more than what is read from it."""
-    outside = pattern[..., 0], pattern.diagonal(dim1=-2, dim2=-1)
-    before = [each.clone() for each in outside]
-    for each in outside:
-        each.zero_()
-    yield
-    for each, value in zip(outside, before, strict=True):
-        each.copy_(value)
+    outside = [(each, each.clone()) for each in (pattern[..., 0], pattern.diagonal(dim1=-2, dim2=-1))]
+    try:
+        for each, _ in outside:
+            each.zero_()
+        yield
+    finally:
+        for each, value in outside:
+            each.copy_(value)
 
 
 class Keys:
@@ -205,8 +206,7 @@ class Keys:
         pools = torch.stack([total, total - attention[0] - itself])[_POOLS]
         both = torch.stack([torch.stack(attention), pools]).permute(2, 3, 0, 1, 4, 5)
         both[1] /= total[1, :, None, None].clamp_min(torch.finfo(total.dtype).tiny)
-        found = (both * self._of_query).sum(-1).permute(0, 2, 3, 4, 1).double()
-        return found.masked_fill(~self._has, torch.nan).flatten(0, 2)
+        return (both * self._of_query).sum(-1).permute(0, 2, 3, 4, 1).masked_fill(~self._has, torch.nan).flatten(0, 2)
 
     def at_distance(
         self, middle: Float[Tensor, "window head pos pos"]
