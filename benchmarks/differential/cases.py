@@ -315,12 +315,19 @@ def _may_refuse(case: Case) -> bool:
     return not ordinary
 
 
+def _model(folder: Path, dtype: torch.dtype) -> mh.Model:
+    """The model of a folder; one with an adapter comes from peft."""
+    if not folder.with_name(f"{folder.name} base").exists():
+        return mh.load(folder, dtype=dtype)
+    return mh.wrap(_plain(folder, dtype, double=False), transformers.AutoTokenizer.from_pretrained(folder))
+
+
 def _ours(case: Case, folder: Path, question: Question, shelf: Shelf) -> list[Any] | str:
     """What mechheads gives; a text if the model or torch is left otherwise."""
     analysis, (change, must) = ANALYSES[case.analysis], CHANGES[case.change]
     with ExitStack() as stack, mh.settings(progress=False):
         dtype = DTYPES[case.dtype]
-        new = partial(mh.load, folder, dtype=dtype)
+        new = partial(_model, folder, dtype)
         model = new() if change else shelf.loaded(("ours", folder, dtype), new)
         if case.before == "ledger":
             question.store = new_store()

@@ -91,15 +91,13 @@ def references_of(model: Any) -> list[Reference]:
     """What a model gives for a short prompt, and for a long one if it needs it; nothing if it is on several devices."""
     if hasattr(model, "hf_device_map"):
         return []
-    return [reference_of(model, length) for length in trial_lengths(model.config)]
+    return [_reference_of(model, length) for length in trial_lengths(model.config)]
 
 
-def reference_of(model: Any, length: int, first: Sequence[int] = ()) -> Reference:
-    """What a transformers model gives for one prompt that begins with tokens ``first``."""
+def _reference_of(model: Any, length: int) -> Reference:
+    """What a transformers model gives for one prompt."""
     embedding = model.get_input_embeddings().weight
     ids = trial_tokens(len(embedding), 1, length, embedding.device)
-    some = torch.tensor([*first][:length], dtype=ids.dtype, device=ids.device)
-    ids[0, : len(some)] = some
     places = torch.linspace(0, length - 1, min(length, _PLACES), device=ids.device).round().long()
     return Reference(ids, places, logits_of(model, ids, places.tolist())[0])
 

@@ -1,7 +1,7 @@
 """GGUF files: what transformers reads of them, and the folders in which it is kept for later processes.
 
-transformers takes the keys and tensors that it knows, and passes over all others without a word. Here the scaling of
-rotations is added, and any other that it passes over is an error, unless it is known to change no number.
+transformers takes the keys and tensors that it knows, and passes over all others without a word, such as the scaling of
+rotations. Each that it passes over is an error, unless it is known to change no number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import platformdirs
 import torch
 import transformers
@@ -34,15 +33,13 @@ from mechheads.io.text import file_sample
 from mechheads.model.sources import ModelSourceError
 from mechheads.model.sources.reading import explained, no_progress_bars, read_model
 
-_CONVERSION = 2
+_CONVERSION = 3
 """Rises whenever ``convert`` writes something else, so that older folders in a cache are not used."""
 _ABOUT_THE_FILE = ("GGUF.", "general.", "tokenizer.", "quantize.", "imatrix.", "split.")
 """Beginnings of keys that say nothing of what the network computes. The notes of other tools are texts."""
 _IN_THE_SHAPES = ("feed_forward_length", "expert_feed_forward_length", "expert_shared_feed_forward_length")
 """Sizes that the tensors' shapes say too; transformers checks these."""
-_HARMLESS = (*_IN_THE_SHAPES, "context_length", "tensor_data_layout", "rope.scaling.finetuned")
-_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
-"""Tensors with a divisor of each rotation's frequency: for all prompts, or for short and for long ones."""
+_HARMLESS = (*_IN_THE_SHAPES, "context_length", "tensor_data_layout")
 
 
 def cache_directory() -> Path:
@@ -117,24 +114,14 @@ def convert(file: Path, folder: Path) -> Path:
     with explained(str(file)):
         config = complete_config(file)
     model, tokenizer = read_model(file.parent, dtype=torch.float32, gguf_file=file.name, config=config)
-    for parameter in model.parameters():
-        parameter.data = _smallest(parameter.data)
     with no_progress_bars():
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
 
-def _smallest(tensor: torch.Tensor) -> torch.Tensor:
-    """The same numbers in half the bytes, if a half-precision dtype holds each of them exactly."""
-    for dtype in (torch.bfloat16, torch.float16):
-        if torch.equal((half := tensor.to(dtype)).to(tensor.dtype), tensor):
-            return half
-    return tensor
-
-
 def complete_config(file: Path) -> transformers.PreTrainedConfig:
-    """The config that transformers makes of a GGUF file, with the rotations of the file."""
+    """The config that transformers makes of a GGUF file, after a check that it passes over nothing that counts."""
     config = transformers.AutoConfig.from_pretrained(
         str(file.parent), gguf_file=file.name, local_files_only=True, trust_remote_code=False
     )
@@ -145,36 +132,22 @@ def complete_config(file: Path) -> transformers.PreTrainedConfig:
         for key, field in reader.fields.items()
         if not key.startswith(_ABOUT_THE_FILE) and (key.startswith(prefix) or field.types != [GGUFValueType.STRING])
     }
+    if hasattr(config, "query_pre_attn_scalar"):
+        config.query_pre_attn_scalar = _squared_scale(config)
+    if (rotations := _rotations_of(config)) is not None:
+        rotations["rope_theta"] = said.pop("rope.freq_base", rotations["rope_theta"])
+        if "partial_rotary_factor" in rotations and "rope.dimension_count" in said:
+            rotations["partial_rotary_factor"] = said["rope.dimension_count"] / _d_head(config)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
     tensors = {tensor.name for tensor in reader.tensors}
-    factors = {t.name: np.array(t.data, dtype=np.float64).tolist() for t in reader.tensors if t.name in _FACTORS}
-    try:
-        if getattr(config, "sliding_window", 0) is None and not hasattr(config, "layer_types"):
-            config.sliding_window = said.get("attention.sliding_window") or None  # of all layers, as in Phi 3
-        if hasattr(config, "query_pre_attn_scalar"):
-            config.query_pre_attn_scalar = _squared_scale(config)
-        rotations = _rotations_of(config)
-        if rotations is not None:
-            used = _set_rotations(config, rotations, said, factors)
-            said = {key: value for key, value in said.items() if key not in used}
-            tensors -= factors.keys()
-        with torch.device("meta"):
-            model = transformers.AutoModelForCausalLM.from_config(config)
-        lost = [*_lost_keys(config, said), *_lost_tensors(model, prefix[:-1], tensors)]
-        if rotations is not None and rotations["rope_type"] not in _kinds_of_rotations(model):
-            lost.append(f"rotations scaled as {rotations['rope_type']!r}")
-    except _NotAppliedError as error:
-        lost = [str(error)]
-    if lost:
+    if lost := [*_lost_keys(config, said), *_lost_tensors(model, prefix[:-1], tensors)]:
         more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
         raise ModelSourceError(
             f"name_or_path {str(file)!r} would be another model here: it has {', '.join(lost[:5])}{more}, which "
             f"transformers {transformers.__version__} passes over. Load the model from a folder or the hub instead"
         )
     return config
-
-
-class _NotAppliedError(Exception):
-    """A scaling of rotations that transformers does not know; the text names it."""
 
 
 def _squared_scale(config: Any) -> int:
@@ -187,68 +160,6 @@ def _rotations_of(config: Any) -> dict[str, Any] | None:
     """The part of a config that says how layers without a window rotate; None if there are no rotations."""
     rotations = getattr(config, "rope_parameters", None)
     return rotations.get("full_attention", rotations) if rotations else None
-
-
-def _set_rotations(
-    config: Any, rotations: dict[str, Any], said: dict[str, Any], factors: dict[str, list[float]]
-) -> set[str]:
-    """Write a file's rotations into its config, and return the keys of the file that were used."""
-    if "rope.freq_base" in said:
-        rotations["rope_theta"] = said["rope.freq_base"]
-    if "partial_rotary_factor" in rotations and "rope.dimension_count" in said:
-        rotations["partial_rotary_factor"] = said["rope.dimension_count"] / _d_head(config)
-    dimensions = _rotated(config)
-    for name, values in factors.items():
-        if len(values) != dimensions // 2 or not all(math.isfinite(value) and value > 0 for value in values):
-            raise _NotAppliedError(f"{name} with {len(values)} values for {dimensions} rotated dimensions")
-    scaling = {key: value for key, value in said.items() if key.startswith("rope.scaling.")}
-    found = _scaling(scaling, factors, config.max_position_embeddings)
-    if found:
-        rotations |= found
-        if hasattr(config, "original_max_position_embeddings"):  # transformers prefers it to the one in the rotations
-            config.original_max_position_embeddings = found.get("original_max_position_embeddings")
-    return {"rope.freq_base", *scaling}
-
-
-def _scaling(scaling: dict[str, Any], factors: dict[str, list[float]], context: int) -> dict[str, Any]:
-    """The scaling of rotations, as transformers names it; empty if there is none."""
-
-    def of(name: str, default: Any) -> Any:
-        return scaling.pop(f"rope.scaling.{name}", default)
-
-    scaling = dict(scaling)
-    of("finetuned", None)
-    kind, factor, attention = of("type", "linear"), of("factor", 0.0) or 1.0, of("attn_factor", 1.0)
-    original = of("original_context_length", context)
-    if kind == "none":
-        return {}
-    found: dict[str, Any] = {}
-    if kind == "yarn":
-        found = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
-        found |= {"beta_fast": of("yarn_beta_fast", 32.0), "beta_slow": of("yarn_beta_slow", 1.0)}
-        found["attention_factor"] = attention * (0.1 * math.log(factor) + 1.0)
-    elif kind in ("linear", "longrope") and factors:
-        always = factors.get(_FACTORS[0])
-        short, long = ([factor * value for value in always or factors.get(name, ())] for name in _FACTORS[1:])
-        found = {"rope_type": "longrope", "factor": 1.0, "attention_factor": attention}
-        found |= {"short_factor": short, "long_factor": long}
-        found["original_max_position_embeddings"] = context if always else original
-    elif kind == "linear" and attention == 1.0:
-        found = {"rope_type": "linear", "factor": factor} if factor != 1.0 else {}
-    else:
-        scaling |= {"rope.scaling.type": kind, "rope.scaling.attn_factor": attention}
-    if scaling or (factors and not (found.get("short_factor") and found.get("long_factor"))):
-        raise _NotAppliedError(", ".join([*(f"{name} = {value}" for name, value in scaling.items()), *factors]))
-    return found
-
-
-def _kinds_of_rotations(model: Any) -> set[str]:
-    """The kinds of rotations that a model computes."""
-    found: set[str] = {"default"}
-    for module in model.modules():
-        kind = getattr(module, "rope_type", None)
-        found |= set(kind.values()) if isinstance(kind, dict) else {kind} if kind else set()
-    return found
 
 
 def _lost_keys(config: Any, said: dict[str, Any]) -> Iterator[str]:

@@ -20,22 +20,11 @@ from mechheads.model.sources.reading import check_config, only_logits
 
 MERGED = ("LORA", "LOHA", "LOKR", "IA3")
 """Adapters that change weights and nothing else; others add prompts, or name further adapters to fetch."""
-_FRESH = "the transformers model, loaded by itself, as in mh.wrap(AutoModelForCausalLM.from_pretrained(...), tokenizer)"
-_AROUND = (
-    ("OptimizedModule", "torch", "the model that was compiled: mh.wrap(model._orig_mod, tokenizer)"),
-    ("LanguageModel", "nnsight", _FRESH),
-    ("TransformersModel", "nnsight", _FRESH),
-)
-"""Models around a transformers model: class, library, and what to give instead."""
 
 
 def held_model(held: Any, tokenizer: Any) -> tuple[Any, Any, str] | None:
     """A twin of a transformers model or a ``PeftModel``, its tokenizer and its name; None if it is something else."""
-    for name, library, instead in _AROUND:
-        if _is(held, name, library):
-            raise TypeError(f"model is of the class {name} of {library}; give {instead}")
-    whole: Any = held
-    adapted = _is(held, "PeftModel", "peft")
+    adapted = any(kind.__name__ == "PeftModel" for kind in type(held).__mro__)
     if not adapted and not isinstance(held, transformers.PreTrainedModel):
         return None
     if not isinstance(tokenizer, transformers.PreTrainedTokenizerBase):
@@ -44,7 +33,7 @@ def held_model(held: Any, tokenizer: Any) -> tuple[Any, Any, str] | None:
             f"tokenizer: this {type(held).__name__} {what}; give its own, as in "
             "mh.wrap(model, AutoTokenizer.from_pretrained(...))"
         )
-    base: Any = whole.get_base_model() if adapted else whole
+    base: Any = held.get_base_model() if adapted else held
     name = str(base.config.name_or_path or type(base).__name__)
     check_config(base.config, name)
     _check(held)
@@ -58,10 +47,6 @@ def held_model(held: Any, tokenizer: Any) -> tuple[Any, Any, str] | None:
     only_logits(twin.config)
     twin.set_attn_implementation("eager")
     return twin.eval(), tokenizer, name
-
-
-def _is(thing: Any, name: str, library: str) -> bool:
-    return any(kind.__name__ == name and kind.__module__.split(".")[0] == library for kind in type(thing).__mro__)
 
 
 def _check(held: nn.Module) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,94 +15,11 @@ from huggingface_hub import errors as hub_errors, hf_hub_download
 
 from mechheads.io.text import check_unicode, read_json
 from mechheads.messages.arguments import did_you_mean
-from mechheads.model.loading import reference_of, trial_lengths
 from mechheads.model.on_disk import Room, Spread, take_over
-from mechheads.model.proof import AT_LOADING, apart
 from mechheads.model.sources import ModelSourceError
 from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODELS, WHEEL, Delta, default_folder, shipped
 from mechheads.model.sources.gguf_files import converted_folder
-from mechheads.model.sources.held import MERGED, without_adapters
 from mechheads.model.sources.reading import own_error, read, read_model
-
-_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
-_ADAPTER = ("adapter_model*.safetensors", "adapter_model*.bin")
-_TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json")
-
-
-def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter and no whole model; a warning says if it holds both."""
-    if not (folder / "adapter_config.json").is_file():
-        return False
-    if not _has(folder, _WEIGHTS):
-        return True
-    if _has(folder, _ADAPTER):
-        warnings.warn(
-            f"name_or_path {str(folder)!r} holds a whole model and an adapter beside it. The model is loaded, and the "
-            "adapter is left out; for the model with the adapter, merge them, or move the adapter's files to a folder "
-            "of their own",
-            stacklevel=4,
-        )
-    return False
-
-
-def merged(folder: Path, read: Callable[[Path], tuple[Any, Any]]) -> tuple[Any, Any]:
-    """The base model of an adapter, on this machine, with its changes added, and the adapter's own tokenizer if any."""
-    name = f"name_or_path {str(folder)!r}"
-    try:
-        config = read_json(folder / "adapter_config.json")
-        kind, base = (config.get(key) for key in ("peft_type", "base_model_name_or_path"))
-    except (ValueError, AttributeError) as error:
-        raise ModelSourceError(f"{name} cannot be read as a model: {error}") from error
-    what = f"{name} is an adapter ({kind}) of {base!r}, not a whole model"
-    if kind not in MERGED or config.get("megatron_config"):
-        raise ModelSourceError(
-            f"{what}. mechheads merges adapters of the kinds {', '.join(MERGED)} without code of their own; merge it "
-            "yourself, save it with the base's tokenizer, and load the merged folder"
-        )
-    if not isinstance(base, str) or not (Path(base).expanduser() / "config.json").is_file():
-        raise ModelSourceError(
-            f"{what}, and its base is not a folder on this machine. Download the base, write the path of its folder as "
-            "base_model_name_or_path into adapter_config.json, and load again"
-        )
-    if not _has(folder, _ADAPTER):
-        raise ModelSourceError(f"{what}, and its weights (adapter_model.safetensors) are missing; download it again")
-    try:
-        import peft  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ModelSourceError(f"{what}; to load it onto its base, install peft (pip install peft)") from error
-    model, tokenizer = read(Path(base).expanduser())
-    try:
-        model = _merge(peft, model, folder)
-    except Exception as error:  # peft raises errors of any type for what it does not know
-        raise ModelSourceError(f"{what}, and cannot be merged into it: {error}") from error
-    if _has(folder, _TOKENIZER):
-        tokenizer = type(tokenizer).from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    return model, tokenizer
-
-
-def _merge(peft: Any, model: Any, folder: Path) -> Any:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Found missing adapter keys")  # an error below, which names them
-        warnings.filterwarnings("ignore", "Model with `tie_word_embeddings=True`")  # they are untied
-        adapted = peft.PeftModel.from_pretrained(model, str(folder), trust_remote_code=False).eval()
-        report = adapted.load_adapter(str(folder), "default")
-        if lost := sorted([*report.missing_keys, *report.unexpected_keys]):
-            raise ValueError(f"{len(lost)} of its weights have no place in the base or are missing, such as {lost[0]}")
-        found = getattr(adapted.peft_config["default"], "trainable_token_indices", None) or []
-        tokens = sorted({*(token for some in found.values() for token in some)} if isinstance(found, dict) else found)
-        length = trial_lengths(adapted.config)[0]
-        itself, merged = reference_of(adapted, length, tokens), without_adapters(adapted).eval()
-    if not apart(reference_of(merged, length, tokens).logits, itself.logits, logits=True) < AT_LOADING:
-        raise ValueError(
-            "the base with its changes added to the weights gives other logits than the base with the adapter beside "
-            "them. Load both with peft, and save the model that its merge_and_unload gives if that is what you want"
-        )
-    return merged
-
-
-def _has(folder: Path, files: tuple[str, ...]) -> bool:
-    return any(next(folder.glob(names), None) is not None for names in files)
-
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
@@ -143,10 +59,6 @@ def load_pretrained(
         return Pretrained(model.to(device, dtype), tokenizer, name, WHEEL.requirement)
     if os.path.exists(path):  # Path.exists raises for a name that is too long
         _refuse_revision(revision, name)
-        if is_adapter(path):
-            _refuse_room(room, name)
-            model, tokenizer = merged(path, lambda base: read_model(_local_folder(base), dtype=torch.float32))
-            return Pretrained(model.to(device, dtype), tokenizer, name, None)
         options: dict[str, Any] = {"room": room, "trust_remote_code": trust_remote_code}
         model, tokenizer = read_model(_local_folder(path), dtype=dtype, **options)
         return Pretrained(_placed(model, device, room), tokenizer, name, None)
@@ -198,6 +110,12 @@ def _refuse_room(room: Room | Spread | None, name: str) -> None:
 def _local_folder(path: Path) -> Path:
     """The folder for transformers to read, after a check that the path is a model."""
     if path.is_dir():
+        if (path / "adapter_config.json").is_file():
+            raise ModelSourceError(
+                f"name_or_path {str(path)!r} holds an adapter. Put it on its base with peft, and wrap both: "
+                f"mh.wrap(peft.PeftModel.from_pretrained(base, {str(path)!r}), tokenizer). For a whole model beside "
+                "it, move the adapter's files to a folder of their own"
+            )
         if not (path / "config.json").is_file():
             raise ModelSourceError(
                 f"name_or_path {str(path)!r} is not a model: the folder has no config.json; name a folder that "

@@ -12,10 +12,7 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
-from safetensors import safe_open
-from transformers.quantizers.auto import AutoHfQuantizer
-from transformers.utils import CONFIG_NAME, logging as transformers_logging
-from transformers.utils.hub import cached_file
+from transformers.utils import logging as transformers_logging
 
 from mechheads.model.on_disk import Room, Spread, place
 from mechheads.model.sources import ModelSourceError
@@ -24,8 +21,6 @@ _MASK = re.compile(r"\.(attn|attention)\.(attention\.)?(bias|masked_bias|causal_
 """Names of the causal mask in files of older versions of transformers."""
 _CODES = ("qweight", "qzeros", "g_idx", "weight_packed", "absmax", "SCB")
 """Names of tensors of quantised weights, besides their scales."""
-_OF_CODES = {"I8", "U8", "F8_E4M3", "F8_E5M2", "int8", "uint8", "float8_e4m3fn", "float8_e5m2"}
-"""Dtypes of quantised weights, as safetensors and torch name them."""
 
 
 def read_model(folder: Path, *, dtype: torch.dtype, room: Room | Spread | None = None, **options: Any) -> Any:
@@ -61,7 +56,6 @@ def read(
     config = config or transformers.AutoConfig.from_pretrained(source, **options)
     check_config(config, source)
     only_logits(config)
-    quantised = "gguf_file" not in options and _is_quantised(config, source)
     places: dict[str, Any] = {}
     if isinstance(room, Spread):
         places = vars(room)
@@ -79,41 +73,7 @@ def read(
     check_whole(model, report, source)
     if "gguf_file" in options:
         _forget_quantisation(model)
-    elif not quantised:
-        folder = Path(cached_file(source, CONFIG_NAME, revision=options.get("revision")) or source).parent
-        if codes := sorted(_stored_dtypes(folder) & _OF_CODES):
-            raise _codes(source, f"stored as {codes[0]}")
     return model, tokenizer
-
-
-def _is_quantised(config: transformers.PreTrainedConfig, source: str) -> bool:
-    """Whether weights are quantised, in a way that transformers knows; others it would take for weights."""
-    parts = (config, config.get_text_config(decoder=True))
-    found = [about for part in parts if (about := getattr(part, "quantization_config", None))]
-    found = [about if isinstance(about, dict) else about.to_dict() for about in found]
-    if not all(map(AutoHfQuantizer.supports_quant_method, found)):
-        raise _codes(source, f"quant_method {found[0]['quant_method']!r}")
-    return bool(found)
-
-
-def _codes(source: str, what: str) -> ModelSourceError:
-    return ModelSourceError(
-        f"model {source!r} is quantised in a way that transformers {transformers.__version__} does not know ({what}), "
-        "so codes would be taken for weights. Load the model from weights that are not quantised"
-    )
-
-
-def _stored_dtypes(folder: Path) -> set[str]:
-    """The dtypes of the matrices in a folder's files of weights; no tensor is read."""
-    found = set()
-    for file in folder.glob("model*.safetensors"):
-        with safe_open(file, "pt") as content:
-            parts = (content.get_slice(name) for name in content.keys() if not _MASK.search(name))  # noqa: SIM118
-            found |= {part.get_dtype() for part in parts if len(part.get_shape()) == 2}
-    for file in folder.glob("pytorch_model*.bin"):
-        tensors = torch.load(file, map_location="meta", weights_only=True).values()
-        found |= {str(each.dtype).removeprefix("torch.") for each in tensors if getattr(each, "ndim", 0) == 2}
-    return found
 
 
 def _read_tokenizer(source: str, options: Mapping[str, Any]) -> Any:

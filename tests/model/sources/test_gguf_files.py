@@ -20,7 +20,6 @@ from safetensors import SafetensorError
 
 import mechheads as mh
 from mechheads.model.sources import ModelSourceError, gguf_files
-from mechheads.model.sources.gguf_files import _smallest
 from mechheads.model.sources.reading import read
 from support.tiny_gguf import load
 
@@ -133,19 +132,6 @@ def test_processes_that_start_at_once_convert_once(cache: Path, file: Path) -> N
     assert [process.returncode for process in started] == [0, 0], said
     assert sum(err.count("converting tiny.gguf") for _, err in said) == 1
     assert {out.strip() for out, _ in said} == {str(cache / folders(cache)[0])}
-
-
-def test_numbers_are_kept_in_the_smallest_type_that_holds_them() -> None:
-    values = torch.tensor([1.0, -2.5, 0.0, 3e38])
-    for tensor, dtype in [
-        (values.bfloat16().float(), torch.bfloat16),
-        (torch.tensor([1.0, 1 + 2**-10]), torch.float16),
-        (torch.tensor([1.0, 1 + 2**-11]), torch.float32),
-        (torch.tensor([1e-7, 1.0]), torch.float32),
-        (torch.tensor([float("nan")]), torch.float32),
-    ]:
-        assert _smallest(tensor).dtype == dtype
-        assert torch.equal(_smallest(tensor).float().nan_to_num(7), tensor.nan_to_num(7))
 
 
 def test_a_config_that_is_nested_too_deeply_is_named(tiny: Tiny, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import shutil
@@ -91,33 +90,6 @@ def test_a_shard_that_is_not_there_is_named(tiny: Tiny, tmp_path: Path) -> None:
     sorted((tmp_path / "m").glob("model-*.safetensors"))[1].unlink()
     with pytest.raises(ModelSourceError, match=r"cannot be read as a model: .*model-00002-of-"):
         mh.load(tmp_path / "m")
-
-
-@pytest.mark.needs(importlib.util.find_spec("peft") is not None, "peft")
-@pytest.mark.parametrize("target", [["lm_head"], ["embed_tokens"], ["embed_tokens", "lm_head"]])
-def test_an_adapter_of_tied_embeddings_gives_the_logits_of_peft(tiny: Tiny, tmp_path: Path, target: list[str]) -> None:
-    import peft
-
-    tensors = load_file(tiny("llama") / "model.safetensors")
-    shutil.copytree(tiny("llama"), tmp_path / "base")
-    del tensors["lm_head.weight"]
-    save_file(tensors, tmp_path / "base" / "model.safetensors", metadata={"format": "pt"})
-    about = json.loads((tmp_path / "base" / "config.json").read_text()) | {"tie_word_embeddings": True}
-    (tmp_path / "base" / "config.json").write_text(json.dumps(about))
-    base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
-    config = peft.LoraConfig(r=2, target_modules=target, task_type="CAUSAL_LM")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        adapted = peft.get_peft_model(base, config).eval()
-        with torch.no_grad():
-            for name, weight in adapted.named_parameters():
-                if "lora" in name:
-                    weight.copy_(0.3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)))
-            wanted = adapted(torch.tensor(IDS)).logits[0]
-        adapted.save_pretrained(tmp_path / "lora", save_embedding_layers=False)
-    before = torch.get_rng_state()
-    torch.testing.assert_close(mh.load(tmp_path / "lora").cache(IDS).logits[0], wanted, atol=1e-3, rtol=1e-3)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("damaged", [False, True])
