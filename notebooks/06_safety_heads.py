@@ -329,13 +329,6 @@ nothing = mh.safety.refusal_test(untaught, HEADS, pairs[0][:3], pairs[1][:1], **
 print(nothing.reasons)
 
 # %% [markdown]
-# ## All of this at once
-#
-# `mh.build_atlas(model, only=["safety"], refusals=mh.studies.RefusalSettings())` does this for all heads of a model,
-# and its page shows every head: does the model refuse at all; which heads do refusals depend on, how sure is that, and
-# by how many scores; what else breaks without them. With `group="kv"` in the settings it ablates all query heads that
-# share a key/value head together.
-#
 # ## What a score does not say
 #
 # - **Not that a head carries safety.** It says that refusing changes, in these words and this template. A model may

@@ -187,15 +187,14 @@ class Behaviour(TypedDict):
     least: float
 
 
-class Circuit(Interval):
-    """A set of heads, the faithfulness of all, and that of the first k."""
+class Circuit(TypedDict):
+    """A set of heads, and the faithfulness of the first k."""
 
     name: str
     heads: list[HeadName]
     metric: str
-    faithfulness: Num
     curve: list[CircuitPoint]
-    source: str | None
+    source: str
 
 
 class CircuitPoint(Interval):
@@ -204,15 +203,13 @@ class CircuitPoint(Interval):
 
 
 class Table(TypedDict):
-    """The first rows of a table, which has ``of`` rows."""
+    """The first rows of a result, by its name; the table has ``of`` rows."""
 
     name: str
     unit: str
     columns: list[str]
     rows: list[list[str]]
     of: int
-    folded: bool  # as harmful texts are
-    source: str | None
 
 
 class Shared(TypedDict):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 
 from mechheads._version import __version__
 from mechheads.behaviour.profile import LEAST, NAMES, PROFILED, HeadProfile
@@ -102,8 +101,6 @@ def _model(parts: Parts, name: str, more: Mapping[str, TableResult], folder: Pat
     atlas = parts.atlas
     results = _named(atlas, more)
     curves = {own: result for own, result in more.items() if isinstance(result, Curves)}
-    if atlas.refusals is not None and atlas.refusals.curve is not None:
-        curves = {_ATTACKED: atlas.refusals.curve, **curves}
     n_layers, n_heads = atlas.sizes
     about = [result.provenance for result in results.values()]
     return {
@@ -124,10 +121,7 @@ def _model(parts: Parts, name: str, more: Mapping[str, TableResult], folder: Pat
             *([] if atlas.circuit is None else [_circuit(atlas.circuit, "circuit")]),
             *(line for own, result in curves.items() for line in _lines(own, result)),
         ],
-        "tables": [
-            *_refusal_tables(atlas),
-            *(_table(own, result.table, result.unit, own) for own, result in more.items() if own not in curves),
-        ],
+        "tables": [_table(own, result) for own, result in more.items() if own not in curves],
         "panes": panes(parts),
     }
 
@@ -191,19 +185,15 @@ def _question(question: Question) -> contract.Question:
     }
 
 
-def _circuit(curve: Curves, source: str | None) -> contract.Circuit:
+def _circuit(curve: Curves, source: str) -> contract.Circuit:
     points: list[contract.CircuitPoint] = [
         {"k": row["k"], "value": plain(row["score"]), "low": plain(row["ci_low"]), "high": plain(row["ci_high"])}
         for row in curve.table.to_dict("records")
     ]
-    last = points[-1]
     return {
         "name": "The heads with the largest patching effect, when all others are patched",
         "heads": [str(head) for head in curve.heads],
         "metric": curve.name,
-        "faithfulness": last["value"],
-        "low": last["low"],
-        "high": last["high"],
         "curve": points,
         "source": source,
     }
@@ -216,55 +206,22 @@ def _lines(name: str, curves: Curves) -> list[contract.Circuit]:
         if not is_random(which) and len(rows):
             order = curves.order.get(str(which), ())
             line = replace(curves, table=rows, order={str(which): order})
-            circuit = _circuit(line, None if name == _ATTACKED else name)
+            circuit = _circuit(line, name)
             circuit["name"] = name if str(which) in ("", name) else f"{name}: {which}"
             circuit["metric"] = f"{curves.name}, {curves.unit}".strip(", ")
             circuits.append(circuit)
     return circuits
 
 
-_ATTACKED = "Attack success without the first heads by Refusal attribution"
-_OF_REFUSALS = {
-    "first_heads": "The first heads of each ranking",
-    "overlap": "Agreement between rankings",
-    "tests": "Answers without the first heads of each ranking",
-    "curve": _ATTACKED,
-}
-"""What the page calls each table about refusals."""
-
-
-def _refusal_tables(atlas: Atlas) -> list[contract.Table]:
-    """The tables about refusals, and the requests with their answers, which are folded."""
-    if atlas.refusals is None:
-        return []
-    shown = [
-        _table(_OF_REFUSALS[name], _shares(name, table), source="refusals")
-        for name, table in atlas.refusal_tables().items()
-    ]
-    answers = _table("Requests and answers", atlas.refusals.answers())
-    answers["folded"] = True
-    return [*shown, answers]
-
-
-def _shares(name: str, table: pd.DataFrame) -> pd.DataFrame:
-    """A table of answers with the shares alone, what is ablated first; other tables as they are."""
-    if name != "tests":
-        return table
-    columns = [column for column in table if not str(column).endswith(("_low", "_high"))]
-    return table.reindex(columns=sorted(columns, key=lambda column: column != "heads"))
-
-
-def _table(name: str, table: pd.DataFrame, unit: str = "", source: str | None = None) -> contract.Table:
+def _table(name: str, result: TableResult) -> contract.Table:
     """The first rows of a table, as texts."""
-    shown = tidy(table.head(_ROWS))
+    shown = tidy(result.table.head(_ROWS))
     return {
         "name": name,
-        "unit": unit,
+        "unit": result.unit,
         "columns": list(shown),
         "rows": shown.to_numpy().tolist(),
-        "of": len(table),
-        "folded": False,
-        "source": source,
+        "of": len(result.table),
     }
 
 

@@ -78,11 +78,6 @@ def carrying_prompts(scores: HeadScores) -> Int[np.ndarray, "layer head"]:
     return carried_by(scores.values.values, scores.dataset["cluster"].values)
 
 
-def refuses(refused: Mapping[str, Any] | None) -> bool | None:
-    """Whether a model refuses enough to speak of refusals, by ``provenance["refused"]``; None if nothing was judged."""
-    return None if refused is None or not refused["of"] else refused["n"] >= LEAST_REFUSAL * refused["of"]
-
-
 def refused_of(refused: Mapping[str, Any] | None) -> str:
     """How many requests a model refused, such as "refused 0 of 8, 2 not judged"; empty if nothing was asked."""
     if refused is None:

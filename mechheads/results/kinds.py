@@ -112,7 +112,6 @@ KINDS: dict[str, ResultKind] = {
     "removal": ResultKind("", "accuracy", _MAPS, plot=CURVES),
     "relation_evidence": ResultKind("", "share restored", (*_MAPS, "wang2023ioi")),
     "head_group": ResultKind("", "degrees", _SHIPS),
-    "refusals": ResultKind("", "share of answers", (*_SHIPS, "syed2023attribution")),
     "refusal_test": ResultKind("", "share of answers", _SHIPS),
     "attack_curve": ResultKind("", "share of answers", _SHIPS, plot=CURVES),
     "head_roles": ResultKind("", "gate", _CHG, plot=_ROLE_MAP),

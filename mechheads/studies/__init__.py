@@ -8,15 +8,12 @@ from mechheads.studies.figures.panels import PaperFigure
 from mechheads.studies.figures.recipes import Recipe, load_recipe, recipe_figure
 from mechheads.studies.figures.roles import roles_figure
 from mechheads.studies.figures.safety import safety_figure
-from mechheads.studies.refusals import Refusals, RefusalSettings
 
 __all__ = [
     "Atlas",
     "PaperFigure",
     "Question",
     "Recipe",
-    "RefusalSettings",
-    "Refusals",
     "build_atlas",
     "categories_figure",
     "load_recipe",

@@ -242,8 +242,6 @@ def questions(atlas: Any, at_least: float | None = None) -> list[Question]:
         tables["pairs"] = {"Faithfulness of the first k heads by patching": curve}
     if (refused := _refused(atlas)) is not None:
         tables["requests"] = {"Requests refused": pd.DataFrame([refused])}
-    if atlas.refusals is not None:
-        tables["requests"] = tables.get("requests", {}) | atlas.refusal_tables()
     names = {own_file(view.of[0]): view.of[0] for view in own.values()}
     titles = {"text": "ordinary text", "weights": "the weights alone", **asked, **names}
     order = [*names, "pairs", "requests", "task", "text", "weights"]
@@ -266,8 +264,7 @@ def card_rows(questions: list[Question], at: int) -> Iterator[tuple[Question, Ro
 
 def _refused(atlas: Any) -> dict[str, int] | None:
     """How many requests the model refuses, of those that were answered and judged; None if none was."""
-    every = [*([] if atlas.refusals is None else [atlas.refusals]), *atlas.safety.values()]
-    found = next((about for each in every if (about := each.provenance.get("refused"))), None)
+    found = next((about for each in atlas.safety.values() if (about := each.provenance.get("refused"))), None)
     return None if found is None else {"refused": found["n"], "of": found["of"]}
 
 
@@ -387,7 +384,7 @@ def one_line(text: str) -> str:
 
 
 def _key(column: str) -> str:
-    if column.startswith(("ships_", "refusal_")):
+    if column.startswith("ships_"):
         return "requests"
     if column in ROLES:
         return "task"

@@ -30,7 +30,6 @@ from mechheads.studies.answers import Question, one_line, questions
 from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.own import OwnView, own_file, own_views
 from mechheads.studies.questions import CAPITALS
-from mechheads.studies.refusals import RANKINGS, REFUSAL_TABLES, Refusals
 from mechheads.studies.study import Stages, save_parts
 
 if TYPE_CHECKING:
@@ -73,9 +72,6 @@ class Atlas(Stages):
             for none and 1 for all of it.
         safety: for each ablation, Ships and Generalized Ships of every head, and for the package's requests the
             contrast with their look-alikes (see ``mh.safety_heads``).
-        refusals: whether the model refuses, and what is left of it without the first heads of each ranking; this and
-            the next one only with ``mh.build_atlas(refusals=)``.
-        refusal_attribution: how far the openings of refusals depend on each head.
         roles: which heads facilitate the task, interfere with it or do not matter, by a short fit of gates.
         direct: what each head itself adds to the logit of the answer, minus that of the wrong one.
         paths: path patching from the heads with the largest effect to each other's q, k and v and to the logits.
@@ -100,8 +96,6 @@ class Atlas(Stages):
     examples: HeadExamples | None = None
     patching: HeadScores | None = None
     safety: dict[str, SafetyHeads] = field(default_factory=dict)
-    refusals: Refusals | None = None
-    refusal_attribution: HeadScores | None = None
     roles: Roles | None = None
     direct: HeadScores | None = None
     paths: HeadScores | None = None
@@ -125,8 +119,6 @@ class Atlas(Stages):
             return scores.n_layers, scores.n_heads
         if self.patterns is not None:
             return self.patterns.first.shape[0], self.patterns.first.shape[1]
-        if self.refusals is not None:
-            return self.refusals.provenance["n_layers"], self.refusals.provenance["n_heads"]
         if self.shape is not None:
             return self.shape
         raise ValueError(f"the atlas of {self.model!r} has no result")
@@ -141,7 +133,6 @@ class Atlas(Stages):
             "patching": self.patching,
             "direct": self.direct,
             "paths": self.paths,
-            "refusal_attribution": self.refusal_attribution,
         }
         parts |= {f"safety_{ablation}": scores for ablation, scores in self.safety.items()}
         parts |= {own_file(name): scores for name, scores in self.own.items()}
@@ -159,19 +150,11 @@ class Atlas(Stages):
             views["patching"] = self.patching
         if self.direct is not None:
             views["direct"] = self.direct
-        if self.refusal_attribution is not None:
-            views["refusal_attribution"] = self.refusal_attribution
         contrasts = {f"ships_contrast_{ablation}": scores.contrast for ablation, scores in self.safety.items()}
         views |= {column: scores for column, scores in contrasts.items() if scores is not None}
         views |= {f"ships_{ablation}": scores for ablation, scores in self.safety.items()}
         views |= dict(self.roles or {})
         return views | {column: view.scores for column, view in self.own_views.items()}
-
-    @property
-    def rankings(self) -> dict[str, HeadScores]:
-        """The scores whose first heads the tests of ``refusals`` ablate, by what sentences call them."""
-        views = {} if self.refusals is None else self.views
-        return {name: views[column] for column, name in RANKINGS.items() if column in views}
 
     @property
     def own_views(self) -> dict[str, OwnView]:
@@ -181,8 +164,6 @@ class Atlas(Stages):
             taken |= {"phi": self.labels}
         if self.patching is not None or self.direct is not None:
             taken |= dict.fromkeys(_EFFECTS)
-        if self.refusals is not None:
-            taken |= dict.fromkeys(RANKINGS)
         return own_views(self.own, taken)
 
     def to_dataframe(self) -> pd.DataFrame:
@@ -191,9 +172,9 @@ class Atlas(Stages):
         Columns: layer, head, names, the shares of attention ``to_first``, ``to_self``, ``to_previous``,
         ``to_duplicate``, ``to_induction`` and ``to_delimiter``, ``by_position``, ``entropy``, ``distance``, ``norm``
         and ``copying`` (see ``mh.profile_heads``), categories, best_relation (empty if the head maps no pair of any),
-        then ``phi`` (of the best relation), ``patching``, ``direct``, ``refusal_attribution``,
-        ``ships_undifferentiated``, ``ships_scaling``, ``generalized_ships_undifferentiated``,
-        ``generalized_ships_scaling``, ``facilitation``, ``interference`` and ``irrelevance``.
+        then ``phi`` (of the best relation), ``patching``, ``direct``, ``ships_undifferentiated``, ``ships_scaling``,
+        ``generalized_ships_undifferentiated``, ``generalized_ships_scaling``, ``facilitation``, ``interference`` and
+        ``irrelevance``.
         Each number also has ``_ci_low`` and ``_ci_high``, or ``_range_low`` and ``_range_high`` if there are two
         clusters, such as two seeds; and if it was tested, ``_q`` and ``_p_family``, the p of the head in the family of
         all heads. Analyses that were not run have no columns.
@@ -216,8 +197,7 @@ class Atlas(Stages):
     def save(self, folder: str | Path) -> list[Path]:
         """Write every result (.nc), the table (heads.csv) and the rest (atlas.json).
 
-        With ``refusals`` also first_heads.csv, overlap.csv, tests.csv and curve.csv. ``Atlas.load`` reads the folder;
-        ``mh.explore`` writes the page.
+        ``Atlas.load`` reads the folder; ``mh.explore`` writes the page.
 
         Returns:
             The paths of the files.
@@ -227,9 +207,8 @@ class Atlas(Stages):
                 names that no atlas wrote. Nothing is written then.
         """
         parts: dict[str, HeadScores | TableResult] = {**self.results, **self.tables}
-        tables = {"heads": self.to_dataframe(), **self.refusal_tables()}
         about = json.dumps({name: getattr(self, name) for name in _TEXTS} | {_OWN: list(self.own)}, indent=1)
-        return save_parts(folder, parts, tables, self.study, {_ABOUT: about})
+        return save_parts(folder, parts, {"heads": self.to_dataframe()}, self.study, {_ABOUT: about})
 
     @classmethod
     @checked
@@ -268,13 +247,8 @@ class Atlas(Stages):
             "examples": self.examples,
             "patterns": self.patterns,
             "circuit": self.circuit,
-            "refusals": self.refusals,
         }
         return {name: table for name, table in tables.items() if table is not None}
-
-    def refusal_tables(self) -> dict[str, pd.DataFrame]:
-        """The tables of ``refusals`` and of the heads that its rankings share, by the names of their files."""
-        return {} if self.refusals is None else self.refusals.tables(self.rankings)
 
     def __repr__(self) -> str:
         parts = [*self.results, *self.tables]
@@ -342,18 +316,17 @@ class Atlas(Stages):
 
 
 _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
-    **dict.fromkeys(("relations", "patching", "direct", "paths", "refusal_attribution"), HeadScores),
+    **dict.fromkeys(("relations", "patching", "direct", "paths"), HeadScores),
     "labels": HeadLabels,
     "profile": HeadProfile,
     "examples": HeadExamples,
     "patterns": HeadPatterns,
     "circuit": Curves,
-    "refusals": Refusals,
 }
 """The parts of an atlas that have a file of their own, besides safety heads and roles."""
 ATLAS_FILES = (
     *(f"{name}.nc" for name in (*_KINDS, *(f"safety_{kind}" for kind in PAPER_KINDS), *ROLES)),
-    *(f"{name}.csv" for name in ("heads", *REFUSAL_TABLES)),
+    "heads.csv",
     _ABOUT,
 )
 """The files that ``save`` writes, besides scores of your own."""

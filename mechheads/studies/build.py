@@ -52,7 +52,6 @@ from mechheads.studies.questions import (
     capital_task,
     first,
 )
-from mechheads.studies.refusals import FULL, QUICK, RefusalSettings, RefusalStages
 from mechheads.studies.study import QUICK_RELATIONS, difference, finished, teller
 
 T = TypeVar("T")
@@ -89,7 +88,6 @@ def build_atlas(
     requests: Requests = None,
     task: TaskLike | None = None,
     texts: Texts = None,
-    refusals: RefusalSettings | None = None,
     only: Names = None,
     quick: bool = False,
     resume: Atlas | None = None,
@@ -108,10 +106,6 @@ def build_atlas(
         requests: as in ``mh.safety_heads``; by default eight of the package, each with its harmless look-alike.
         task: an ``mh.Task``, or a name or file of ``mh.gating.load_task``. The gates are fitted on 32 of its items.
         texts: as in ``mh.profile_heads``.
-        refusals: measure more than Ships in the part "safety": whether the model refuses, which heads that depends
-            on, and what else breaks without them. ``requests`` are then texts, a name or a file: of
-            every three, two rank heads and one is answered, as are the safe part of a public set, or the
-            package's harmless requests. If the model refuses hardly any request, no heads are ranked.
         only: the parts to do: "patching", "text" (profile and examples), "labels",
             "causes" (patterns, direct effects, circuit and paths), "safety" (by Undifferentiated Attention; if ``only``
             names it, by Scaling Contribution too), and "roles", which are done only if ``only`` names them.
@@ -136,7 +130,7 @@ def build_atlas(
     if not callable(after_each or print):
         raise ValueError(f"after_each is {after_each!r}; give a function of the atlas")
     given = {"pairs": pairs, "relations": relations, "requests": requests, "task": task, "texts": texts}
-    asked = Questions.of(model, quick=quick, only=only, refusals=refusals, **given)
+    asked = Questions.of(model, quick=quick, only=only, **given)
     work = _Builder(model, asked, resume, after_each or (lambda atlas: None))
     # Files and names of the questions are in ``study``, as hashes, and not in the provenance of each result.
     in_call({"seed": current().seed, "quick": quick}, work.run)
@@ -159,11 +153,6 @@ class _Builder:
             which = slice(0, 2 * _REQUESTS, 5 if asked.quick else 2)
             sides = (load_requests(name, "test")[which] for name in ("harmful", "harmless"))
             self.requests, self.look_alikes = ([request.text for request in side] for side in sides)
-        self.refusals: RefusalStages | None = None
-        if asked.by_use is not None and asked.refusals is not None:
-            self.requests, self.look_alikes = asked.by_use.ranked[0], None
-            sizes = QUICK if asked.quick else FULL
-            self.refusals = RefusalStages(model, self.atlas, asked.refusals, asked.by_use, sizes)
         self._do_part: dict[str, Callable[[], None]] = {
             "patching": self._patching,
             "text": self._text,
@@ -317,11 +306,6 @@ class _Builder:
         return head_patterns(self.model, some.clean[:n], _shown(some.clean[:n], rows))
 
     def _safety(self) -> None:
-        if self.refusals is not None:
-            with self.atlas.or_left_out(PARTS["safety"][0]):
-                self.refusals.run()
-                self.atlas.done.append("safety")
-            return
         with self._part("safety"):
             self.atlas.safety = compare_ablations(
                 self.model,
@@ -355,9 +339,9 @@ def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
     if differs := difference(asked.study, resume.study):
         raise ValueError(f"resume is an atlas of another study: {differs}")
     # a part whose file was deleted is done again
-    kept = _RESULTS if asked.by_use is None else _RESULTS | {"safety": "refusals"}
-    lacks = set() if asked.by_use is not None or set(_ablations(asked)) <= set(resume.safety) else {"safety"}
-    done = [part for part in resume.done if part not in lacks and (part not in kept or getattr(resume, kept[part]))]
+    lacks = {part for part, field in _RESULTS.items() if not getattr(resume, field)}
+    lacks |= set() if set(_ablations(asked)) <= set(resume.safety) else {"safety"}
+    done = [part for part in resume.done if part not in lacks]
     again = tuple(what for part in asked.parts if part not in done for what in PARTS[part])
     return replace(
         resume,

@@ -22,11 +22,9 @@ from mechheads.labels.usable_pairs import usable_pairs
 from mechheads.ledger.key import mark
 from mechheads.limits import current
 from mechheads.messages.arguments import check_known
-from mechheads.model.model import source_of
 from mechheads.prompts.encoding import single_token
 from mechheads.prompts.prompts import PromptPairs, Prompts
 from mechheads.safety.requests.prompts import Side, opened
-from mechheads.studies.refusals import FULL, QUICK, RefusalSettings, RequestsByUse
 from mechheads.studies.study import short_hash, study_of
 
 if TYPE_CHECKING:
@@ -56,13 +54,11 @@ class Questions:
     """Questions that a model can be asked: what was given, opened. ``None`` stands for those of the package."""
 
     quick: bool
-    refusals: RefusalSettings | None
     pairs: PromptPairs | None
     relations: tuple[Relation, ...] | None
     requests: Sequence[str] | Prompts | None
     task: Task | None
     texts: Texts
-    by_use: RequestsByUse | None  # if refusals are asked for
     parts: tuple[str, ...]
     both: bool  # whether safety heads are ranked by both ablations of the paper
     names: Mapping[str, str]  # of pairs, requests and task, if they have one
@@ -71,24 +67,18 @@ class Questions:
     @classmethod
     def of(cls, model: Model, *, quick: bool = False, only: Names = None, **given: Any) -> Questions:
         """Open files, and check everything that can be checked before any work; arguments as in ``mh.build_atlas``."""
-        parts, refusals = chosen(only), given.get("refusals")
+        parts = chosen(only)
         with _named("pairs"):
             pairs = _pairs(model, given.get("pairs"))
         with _named("relations"):
             relations = None if given.get("relations") is None else load_relations(given["relations"])
             if relations is not None and "labels" in parts:
                 usable_pairs(relations, model.tokenizer, named=True)
-        by_use = None
-        if refusals is not None and "safety" in parts:
-            refusals.groups(model)
-            if current().limits.workers is not None:
-                source_of(model)  # the answers to come need workers that can load it
-            by_use = RequestsByUse.of(given.get("requests"), QUICK if quick else FULL)
         with _named("requests"):
             requests = None if given.get("requests") is None else opened(given["requests"])
             if requests is not None:
                 texts = Side.of(model, requests, "query").prompts
-                if by_use is None and "safety" in parts and len(set(texts.tokens(model).strings)) < 2:
+                if "safety" in parts and len(set(texts.tokens(model).strings)) < 2:
                     raise ValueError("these are one request; give at least two different ones")
         with _named("task"):
             task = _task(model, given.get("task"))
@@ -107,17 +97,13 @@ class Questions:
             "task": _mark(task, "" if task is None else mark(task, "task")),
             "texts": _PACKAGE if texts is None else f"of your own ({_hash_of_texts(texts)})",
         }
-        if by_use is not None:
-            about["refusals"] = f"{refusals} ({short_hash([by_use.ranked, by_use.answered])})"
         return cls(
             quick=quick,
-            refusals=refusals,
             pairs=pairs,
             relations=relations,
             requests=requests,
             task=task,
             texts=texts,
-            by_use=by_use,
             parts=parts,
             both=only is not None,
             names={what: name for what, name in names.items() if name},

@@ -44,7 +44,6 @@ TABLES = {
         "head_group",
         "refusal_test",
         "attack_curve",
-        "refusals",
         "head_roles",
         "role_curves",
         "program_test",

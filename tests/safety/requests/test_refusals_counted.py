@@ -13,7 +13,7 @@ import pytest
 import mechheads as mh
 import mechheads.safety.requests.openings as refusing_module
 from mechheads.generation.generate import Generated
-from mechheads.results.about import refused_of, refuses
+from mechheads.results.about import refused_of
 from mechheads.safety.requests.openings import ASKED, TOKENS, count_refusals, warn_if_rare
 from mechheads.safety.requests.prompts import Side
 
@@ -50,7 +50,6 @@ def test_refusals_are_counted_among_answers(llama: mh.Model, answer):
     found = count_refusals(llama, side(8))
     assert found == {"n": 6, "of": 8, "same": 0, "judge": "rule_judge", "tokens": 32}
     assert asked == [([f" Give me number {i}." for i in range(8)], 32)]
-    assert refuses(found) is True
 
 
 def test_a_thought_that_does_not_end_is_no_answer(llama: mh.Model, answer):
@@ -58,7 +57,7 @@ def test_a_thought_that_does_not_end_is_no_answer(llama: mh.Model, answer):
     found = count_refusals(llama, side(8))
     assert found is not None and (found["n"], found["of"]) == (4, 6)
     answer("<think> Let me see")
-    assert count_refusals(llama, side(8)) is None and refuses(None) is None
+    assert count_refusals(llama, side(8)) is None
 
 
 def test_answers_in_other_languages_are_counted_and_are_no_answers_to_the_requests(llama: mh.Model, answer):
@@ -69,7 +68,7 @@ def test_answers_in_other_languages_are_counted_and_are_no_answers_to_the_reques
     assert refused_of(found) == "refused 2 of 4, 4 not judged"
     answer(italian)
     none = count_refusals(llama, side(8))
-    assert none is not None and (none["n"], none["of"], none["unjudged"]) == (0, 0, 8) and refuses(none) is None
+    assert none is not None and (none["n"], none["of"], none["unjudged"]) == (0, 0, 8)
     assert refused_of(none) == "refused 0 of 0, 8 not judged"
 
 
@@ -90,11 +89,6 @@ def test_one_answer_to_most_requests_is_told(llama: mh.Model, answer, answers: l
 def test_what_cannot_be_answered_is_not_counted(llama: mh.Model):
     long = mh.Prompts([" dog" * (llama.n_ctx - 8)])
     assert count_refusals(llama, Side(long, "bare", ("dog",))) is None
-
-
-def test_a_model_refuses_from_a_tenth_on():
-    assert [refuses({"n": n, "of": 10}) for n in (0, 1)] == [False, True]
-    assert refuses({"n": 1, "of": 11}) is False
 
 
 def test_openings_have_the_mean_of_their_probabilities(llama: mh.Model, answer):

@@ -22,7 +22,7 @@ function One({ circuit }: { circuit: Circuit }) {
   const point = curve[at];
   const n = point?.k ?? heads.length;
   const first = heads.slice(0, n);
-  const said = point ? `the first ${n}: ${withInterval(point.value, point.low, point.high)}` : faithfulness(circuit);
+  const said = point ? `the first ${n}: ${withInterval(point.value, point.low, point.high)}` : `${heads.length} heads`;
   return (
     <section class="mh-circuit">
       <h3>{name}</h3>
@@ -48,10 +48,6 @@ function One({ circuit }: { circuit: Circuit }) {
 function firstFaithful(curve: Circuit["curve"]): number {
   const first = curve.findIndex(({ value }) => known(value) && value >= FAITHFUL);
   return first < 0 ? curve.length - 1 : first;
-}
-
-function faithfulness({ faithfulness, low, high, heads }: Circuit): string {
-  return known(faithfulness) ? `all ${heads.length}: ${withInterval(faithfulness, low, high)}` : `${heads.length} heads`;
 }
 
 const [LEFT, RIGHT, TOP, HEIGHT] = [44, 12, 8, 170];

@@ -40,24 +40,20 @@ function WithCode({ text }: { text: string }) {
   return <>{text.split("`").map((part, at) => (at % 2 ? <code key={at}>{part}</code> : part))}</>;
 }
 
-function OneTable({ table: { name, unit, columns, rows, of, folded, source } }: { table: Table }) {
+function OneTable({ table: { name, unit, columns, rows, of } }: { table: Table }) {
   const title = `${name}${unit ? ` (${unit})` : ""}${rows.length < of ? `, the first ${rows.length} of ${of} rows` : ""}`;
-  const shown = (
-    <div class="mh-scroll" tabIndex={0} role="region" aria-label={title}>
-      <table class="mh-table-of">
-        <thead><tr>{columns.map((column) => <th key={column} scope="col"><bdi>{column}</bdi></th>)}</tr></thead>
-        <tbody>
-          {rows.map((row, at) => <tr key={at}>{row.map((cell, column) => <td key={column}><bdi>{cell}</bdi></td>)}</tr>)}
-        </tbody>
-      </table>
-    </div>
-  );
-  if (folded) return <details><summary>{title}</summary>{shown}</details>;
   return (
     <section>
       <h3><bdi>{title}</bdi></h3>
-      {shown}
-      <CopyPython model={model.value} sources={[source]} what={name} />
+      <div class="mh-scroll" tabIndex={0} role="region" aria-label={title}>
+        <table class="mh-table-of">
+          <thead><tr>{columns.map((column) => <th key={column} scope="col"><bdi>{column}</bdi></th>)}</tr></thead>
+          <tbody>
+            {rows.map((row, at) => <tr key={at}>{row.map((cell, column) => <td key={column}><bdi>{cell}</bdi></td>)}</tr>)}
+          </tbody>
+        </table>
+      </div>
+      <CopyPython model={model.value} sources={[name]} what={name} />
     </section>
   );
 }

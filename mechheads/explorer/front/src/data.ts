@@ -137,13 +137,12 @@ export interface Behaviour {
   least: number;
 }
 
-export interface Circuit extends Interval {
+export interface Circuit {
   name: string;
   heads: HeadName[];
   metric: string;
-  faithfulness: Num;
   curve: CircuitPoint[];
-  source: string | null;
+  source: string;
 }
 
 export interface CircuitPoint extends Interval {
@@ -157,8 +156,6 @@ export interface Table {
   columns: string[];
   rows: string[][];
   of: number;
-  folded: boolean;
-  source: string | null;
 }
 
 export interface Shared {

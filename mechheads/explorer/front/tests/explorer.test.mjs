@@ -442,7 +442,7 @@ test("what the address names and the page does not have is said in lines that ca
 
 test("the end of the page: cautions, what was left out, circuits, where the numbers come from, citation", async (t) => {
   const { page: about, blocks } = small();
-  about.model.circuits = [{ name: "capitals", heads: ["L1H4", "L3H8"], metric: "share restored", faithfulness: 0.8, low: 0.7, high: 0.9, curve: [{ k: 1, value: 0.5, low: 0.4, high: 0.6 }, { k: 2, value: 0.8, low: 0.7, high: 0.9 }] }];
+  about.model.circuits = [{ name: "capitals", heads: ["L1H4", "L3H8"], metric: "share restored", source: "circuit", curve: [{ k: 1, value: 0.5, low: 0.4, high: 0.6 }, { k: 2, value: 0.8, low: 0.7, high: 0.9 }] }];
   about.model.interrupted = true;
   const page = await open(t, browser, { page: about, blocks });
   const end = page.locator(".mh-end");

@@ -119,7 +119,7 @@ test("tables stand at the end, open if there is nothing else", async (t) => {
   const payload = own();
   const { model } = payload.page;
   Object.assign(model, { columns: model.columns.slice(0, 2), questions: [], panes: [] });
-  model.tables = [{ name: "sets", unit: "logits", columns: ["heads", "score"], rows: [["L0H1", "<b>"]], of: 300, folded: false, source: null }];
+  model.tables = [{ name: "sets", unit: "logits", columns: ["heads", "score"], rows: [["L0H1", "<b>"]], of: 300 }];
   const page = await open(t, browser, payload);
   const table = page.getByRole("region", { name: "sets (logits), the first 1 of 300 rows" });
   assert.equal(await table.innerText(), "heads\tscore\nL0H1\t<b>");

@@ -38,7 +38,7 @@ const SOURCES: Record<string, RegExp> = {
   weights: /^(relations|labels)$/,
   cause: /^(patching|direct)$/,
   paths: /^paths$/,
-  safety: /^(safety_|refusal_attribution$)/,
+  safety: /^safety_/,
   roles: /^(facilitation|interference|irrelevance)$/,
 };
 
