@@ -24,10 +24,10 @@ from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.tokens import Tokens
-from mechheads.results.bounded import bounded_interval
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
+from mechheads.results.stats import bounded_interval
 from mechheads.results.tables import TableResult
 
 Place = int | str

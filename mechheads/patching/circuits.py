@@ -35,13 +35,13 @@ from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.activation import Direction, base_of
 from mechheads.prompts.prompts import PromptPairs
-from mechheads.results.bounded import bounded_interval
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import titled
 from mechheads.results.stats import (
     LEAST_CLUSTERS,
+    bounded_interval,
     clustered_interval,
     family_p,
     mean_over_prompts,

@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.notices import Wrapped
-from mechheads.results.bounded import Bounds
+from mechheads.results.stats import Bounds
 
 OPERATIONS: dict[str, Callable] = {
     "+": operator.add,
@@ -41,7 +41,8 @@ def check_aligned(left: xr.Dataset, right: xr.Dataset, prompts: bool = False) ->
     )
     for what in mine:
         if mine[what] != theirs[what]:
-            raise ValueError(f"{names}: {what} is {mine[what]} and {theirs[what]}")
+            how = "; choose one label of what only one of them has, with .select()" if what == "extra_dims" else ""
+            raise ValueError(f"{names}: {what} is {mine[what]} and {theirs[what]}{how}")
     for dim in _extra_dims(left):
         if left[dim].values.tolist() != right[dim].values.tolist():
             raise ValueError(f"{names}: their labels of {dim} differ")
@@ -84,13 +85,14 @@ def combine(left: Side, right: Side, symbol: str) -> dict[str, Any]:
     with np.errstate(invalid="ignore"):
         if _is_mean(first):
             values = op(_array(left, "values"), _array(right, "values"))
-            recorded = json.loads(first.attrs["statistics"])
-            options = {name: recorded[name] for name in ("level", "seed")} | {
-                "null": _null(left, right, symbol),
-                "rounding": _rounding(left, right, symbol),
-                "bounds": _bounds(left, right, symbol),
+            mine, theirs = _statistics(left, symbol), _statistics(right, symbol)
+            means = {
+                "null": _null(mine["null"], theirs["null"], symbol),
+                "rounding": (max if symbol in "+-" else op)(mine["rounding"], theirs["rounding"]),
+                "bounds": _bounds(mine["bounds"], theirs["bounds"], symbol),
             }
-            return {"values": values, "cluster": first["cluster"].values.tolist(), **common, **options}
+            means |= {name: json.loads(first.attrs["statistics"])[name] for name in ("level", "seed")}
+            return {"values": values, "cluster": first["cluster"].values.tolist(), **common, **means}
         score = op(_array(left, "score"), _array(right, "score"))
         if others:
             return {"score": score, **common}
@@ -127,34 +129,22 @@ def _array(side: Side, variable: str) -> Any:
     return side[variable].values if isinstance(side, xr.Dataset) else side
 
 
-def _null(left: Side, right: Side, symbol: str) -> float | None:
-    nulls = [
-        json.loads(side.attrs["statistics"])["null"] if isinstance(side, xr.Dataset) else side for side in (left, right)
-    ]
-    if symbol == "-" and nulls == [None, None]:
-        return 0.0
-    if None in nulls:
-        return None
-    return OPERATIONS[symbol](*nulls)
+def _statistics(side: Side, symbol: str) -> dict[str, Any]:
+    """Null, rounding and bounds of a side; a number lies between itself and itself."""
+    if not isinstance(side, xr.Dataset):
+        return {"null": side, "rounding": 0.0 if symbol in "+-" else abs(side), "bounds": Bounds(side, side)}
+    recorded = json.loads(side.attrs["statistics"])
+    return {"rounding": 0.0} | recorded | {"bounds": Bounds.of(recorded.get("bounds"))}
 
 
-def _rounding(left: Side, right: Side, symbol: str) -> float:
-    """How exact a combination is."""
-    mine, theirs = (
-        json.loads(side.attrs["statistics"]).get("rounding", 0.0) if isinstance(side, xr.Dataset) else abs(side)
-        for side in (left, right)
-    )
-    if symbol in "+-":
-        return max(each for each, side in ((mine, left), (theirs, right)) if isinstance(side, xr.Dataset))
+def _null(mine: float | None, theirs: float | None, symbol: str) -> float | None:
+    if mine is None or theirs is None:
+        return 0.0 if symbol == "-" and mine is theirs else None
     return OPERATIONS[symbol](mine, theirs)
 
 
-def _bounds(left: Side, right: Side, symbol: str) -> Bounds | None:
+def _bounds(one: Bounds | None, two: Bounds | None, symbol: str) -> Bounds | None:
     """Between what a combination lies; a difference of two shares, or a multiple of one, has intervals of shares."""
-    recorded = [
-        json.loads(side.attrs["statistics"]) if isinstance(side, xr.Dataset) else side for side in (left, right)
-    ]
-    one, two = (Bounds.of(each.get("bounds")) if isinstance(each, dict) else Bounds(each, each) for each in recorded)
     if one is None or two is None:
         return None
     with np.errstate(invalid="ignore"):

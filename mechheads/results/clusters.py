@@ -13,8 +13,6 @@ LEAST_CLUSTERS = 3
 """The fewest clusters for an interval."""
 _CELLS_AT_ONCE = 2**18
 """The most numbers in each of several arrays: 2 MB."""
-_ORDINARY = 200
-"""Rows whose largest number is between 2**-200 and 2**200 are not scaled: no sum or cube of theirs overflows."""
 
 
 def numbered_clusters(n_prompts: int, cluster: Sequence[object] | np.ndarray | None) -> np.ndarray:
@@ -27,9 +25,7 @@ def numbered_clusters(n_prompts: int, cluster: Sequence[object] | np.ndarray | N
 
 
 class Clustered:
-    """Rows of values less ``null``, and sums over the prompts of each cluster, for a part of the rows at a time.
-    Sums are of values divided by a power of two for each row: no digit changes, and no sum or cube overflows.
-    """
+    """Rows of values less ``null``, and sums over the prompts of each cluster, for a part of the rows at a time."""
 
     def __init__(
         self,
@@ -47,12 +43,10 @@ class Clustered:
         self.n_clusters = int(self._groups.max()) + 1
         self._order = np.argsort(self._groups, kind="stable")
         self._first = np.searchsorted(self._groups[self._order], np.arange(self.n_clusters + 1))
-        self._exponents = np.zeros(len(self._rows), dtype=np.int32)
         self.finite, self.measured = np.ones((2, len(self._rows)), dtype=bool)
         for part in self.parts():
             some = self._off(part)
             self.finite[part], self.measured[part] = ~np.isinf(some).any(axis=1), ~np.isnan(some).all(axis=1)
-            self._exponents[part] = exponents(some)
 
     def _off(self, at: Any) -> np.ndarray:
         """How far values are from the null; 0 if that is rounding."""
@@ -76,37 +70,31 @@ class Clustered:
         """The indices of all rows, part by part."""
         return parts(np.arange(len(self._rows)), self._rows.shape[1])
 
-    def sums(self, rows: np.ndarray, clusters: slice = slice(None)) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Sum and number of the measured values of every cluster [row, cluster], and the exponents of the sums."""
+    def sums(self, rows: np.ndarray, clusters: slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
+        """Sum and number of the measured values of every cluster [row, cluster]."""
         first, last, _ = clusters.indices(self.n_clusters)
         prompts = self._order[self._first[first] : self._first[last]]
         totals, counts = np.empty((2, len(rows), last - first))
         for part in parts(np.arange(len(rows)), len(prompts)):
             some = self._off((rows[part][:, None], prompts))
             at = (self._groups[prompts] - first) + (last - first) * np.arange(len(part))[:, None]
-            kept = np.where(np.isfinite(some), some, 0.0)
-            kept = times_two_to(-self._exponents[rows[part]][:, None], kept)
-            for sums, each in ((totals, kept), (counts, ~np.isnan(some))):
+            finite = np.where(np.isfinite(some), some, 0.0)
+            for sums, each in ((totals, finite), (counts, ~np.isnan(some))):
                 sums[part] = np.bincount(at.ravel(), each.ravel(), sums[part].size).reshape(len(part), -1)
-        return totals, counts, self._exponents[rows]
+        return totals, counts
 
 
 @dataclass
 class Estimates:
-    """What is estimated of some rows that have values of three clusters or more, all divided by a power of two."""
+    """What is estimated of some rows that have values of three clusters or more."""
 
     rows: np.ndarray  # their indices
     totals: np.ndarray  # the sum of the values of each cluster [row, cluster]
     counts: np.ndarray  # their number
-    exponent: np.ndarray  # of the power of two
     mean: np.ndarray
     error: np.ndarray  # the standard error of the mean
     skew: np.ndarray
     quantile: np.ndarray  # of Student's t with the row's degrees of freedom
-
-    def scaled(self, numbers: np.ndarray) -> np.ndarray:
-        """Numbers in the unit of the values."""
-        return times_two_to(self.exponent, numbers)
 
 
 def estimates(of: Clustered, level: float) -> Iterator[Estimates]:
@@ -114,9 +102,9 @@ def estimates(of: Clustered, level: float) -> Iterator[Estimates]:
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; it must be between 0 and 1, such as 0.95")
     for part in of.parts():
-        totals, counts, exponent = of.sums(part)
+        totals, counts = of.sums(part)
         usable = ((counts > 0).sum(axis=1) >= LEAST_CLUSTERS) & of.finite[part]
-        part, total, count, exponent = part[usable], totals[usable], counts[usable], exponent[usable]
+        part, total, count = part[usable], totals[usable], counts[usable]
         size = count.sum(axis=1, keepdims=True)
         mean = total.sum(axis=1, keepdims=True) / size
         share = count / size
@@ -125,21 +113,7 @@ def estimates(of: Clustered, level: float) -> Iterator[Estimates]:
         cubed = error**3
         skew = (off**3).sum(axis=1) / np.where(cubed > 0, cubed, 1)
         quantile = _t_quantile(level, _degrees_of_freedom(share))
-        yield Estimates(part, total, count, exponent, mean[:, 0], error, skew, quantile)
-
-
-def exponents(rows: np.ndarray) -> np.ndarray:
-    """For each row the power of two that is just above its largest finite number; 0 for numbers of ordinary size."""
-    exponent = np.frexp(np.where(np.isfinite(rows), np.abs(rows), 0.0).max(axis=-1))[1]
-    return np.where(np.abs(exponent) > _ORDINARY, exponent, 0)
-
-
-def times_two_to(exponent: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Numbers times powers of two; infinite if that is larger than any number."""
-    if not exponent.any():
-        return numbers
-    with np.errstate(over="ignore", under="ignore"):
-        return np.ldexp(numbers, exponent)
+        yield Estimates(part, total, count, mean[:, 0], error, skew, quantile)
 
 
 def parts(index: np.ndarray, width: int, cells: int = _CELLS_AT_ONCE) -> Iterator[np.ndarray]:

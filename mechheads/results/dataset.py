@@ -16,9 +16,8 @@ import xarray as xr
 from mechheads.io.text import check_unicode, parse_json
 from mechheads.io.write import write_file
 from mechheads.messages.notices import until_interrupted, warn
-from mechheads.results.bounded import bounded_interval
 from mechheads.results.kinds import kind_of
-from mechheads.results.stats import cluster_range, family_p, q_values, sign_flip_p
+from mechheads.results.stats import bounded_interval, cluster_range, family_p, q_values, sign_flip_p
 
 SCHEMA_VERSION = 1
 STATISTICS = ("score", "ci_low", "ci_high", "p_value", "q_value", "p_family")

@@ -39,7 +39,7 @@ class ResultKind:
     unit: str = ""  # empty if it depends on the metric
     papers: tuple[str, ...] = ()  # keys of papers()
     null: float | None = 0.0  # the mean score of a head that does nothing; None if there is no test
-    bounds: tuple[Any, ...] | None = None  # of per-prompt values, as results.bounded.Bounds.of takes them
+    bounds: tuple[Any, ...] | None = None  # of per-prompt values, as results.stats.Bounds.of takes them
     question: QuestionKind = "prompts"  # what the scores are evidence about
     sample: str = "prompt"  # what each value is of that scores are means over
     plot: str | None = None  # without one, head scores are drawn as a heatmap and tables not at all

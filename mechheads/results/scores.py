@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,6 @@ from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.io.text import labels as labels_of
 from mechheads.messages.arguments import check_at_least, check_known, checked, did_you_mean
 from mechheads.results.arithmetic import Comparison, check_aligned, combine, compare
-from mechheads.results.bounded import LEAST_OF_BOUNDED, Bounds
 from mechheads.results.dataset import (
     RANGE,
     STATISTICS,
@@ -30,10 +29,10 @@ from mechheads.results.dataset import (
     text_or_numbers,
     write_netcdf,
 )
-from mechheads.results.kinds import EXPLORER, HEATMAP, SMALLEST, citation, draw, kind_of, sample_of
+from mechheads.results.kinds import HEATMAP, SMALLEST, draw, kind_of, sample_of
 from mechheads.results.provenance import make_provenance
 from mechheads.results.shown import Rows, Shown, chosen, head_names, pairs_left_out
-from mechheads.results.stats import carried_by, mean_over_prompts, rounding_of
+from mechheads.results.stats import LEAST_OF_BOUNDED, Bounds, carried_by, mean_over_prompts, rounding_of
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -47,25 +46,6 @@ RankBy = Literal["score", "absolute"]
 _S = TypeVar("_S", bound="HeadScores")
 _SEVERAL = {"pos": "positions", "category": "categories"}
 """Dimensions whose plural is not their name with an s."""
-
-
-class OfMeans(TypedDict, total=False):
-    """How means over prompts are tested; ``HeadScores.from_values`` explains each."""
-
-    cluster: Sequence[object] | np.ndarray | None
-    null: float | Literal["of kind"] | None
-    seed: int
-    level: float
-    rounding: float | None
-    bounds: Sequence[Any] | Literal["of kind"] | None
-
-
-class Statistics(TypedDict, total=False):
-    """What is known of scores that are no means; ``HeadScores.from_scores`` explains each."""
-
-    interval: tuple[Num[np.ndarray, "..."], Num[np.ndarray, "..."]] | None
-    p_value: Num[np.ndarray, "..."] | None
-    p_family: Num[np.ndarray, "..."] | None
 
 
 class HeadScores(Shown):
@@ -112,7 +92,12 @@ class HeadScores(Shown):
         extra: Mapping[str, Sequence[Label]] | None = None,
         provenance: Mapping[str, Any] | None = None,
         variables: Mapping[str, Any] | None = None,
-        **tests: Unpack[OfMeans],
+        cluster: Sequence[object] | np.ndarray | None = None,
+        null: float | Literal["of kind"] | None = "of kind",
+        seed: int = 0,
+        level: float = 0.95,
+        rounding: float | None = None,
+        bounds: Sequence[Any] | Literal["of kind"] | None = "of kind",
     ) -> _S:
         """Scores that are means over prompts, with clustered intervals, p, family p and q values.
 
@@ -126,47 +111,38 @@ class HeadScores(Shown):
             extra: further dimensions in the order of the axes of ``values``, each with its labels.
             provenance: what is needed to repeat the run, in a form that JSON can store.
             variables: further variables for the dataset, as ``xarray.Dataset.assign`` takes them.
-            tests: what intervals and tests need:
-
-                - ``cluster``: a label per prompt; prompts that share one are not independent. By default, each prompt
-                  has its own.
-                - ``null``: the mean score of a head that does nothing, for p and q values; ``None`` for no test. By
-                  default, the null of the kind, which is 0 for kinds of your own.
-                - ``seed``: for the random sign flips of the p values; 0 by default.
-                - ``level``: the confidence level of the intervals; 0.95 by default.
-                - ``rounding``: values no further than this from ``null`` count as ``null`` in tests; by default, what
-                  rounding in float32 makes of values as large as the largest (``stats.rounding_of``).
-                - ``bounds``: between what the values lie, such as ``(0, 1)``, or ``(0, None)`` if nothing is below 0;
-                  for values of 0 and 1, ``(0, 1, True)``, and for their differences ``(-1, 1, True)``. Intervals lie
-                  within them (``bounded.bounded_interval``). By default, the bounds of the kind; ``None`` for none.
+            cluster: a label per prompt; prompts that share one are not independent. By default, each prompt has its
+                own.
+            null: the mean score of a head that does nothing, for p and q values; ``None`` for no test. By default, the
+                null of the kind, which is 0 for kinds of your own.
+            seed: for the random sign flips of the p values.
+            level: the confidence level of the intervals.
+            rounding: values no further than this from ``null`` count as ``null`` in tests; by default, what rounding in
+                float32 makes of values as large as the largest (``stats.rounding_of``).
+            bounds: between what the values lie, such as ``(0, 1)``, or ``(0, None)`` if nothing is below 0; for values
+                of 0 and 1, ``(0, 1, True)``, and for their differences ``(-1, 1, True)``. Intervals lie within them
+                (``stats.bounded_interval``). By default, the bounds of the kind; ``None`` for none.
 
         If Ctrl-C or a lack of memory ends the statistics, intervals, p, family p and q values are NaN, with a warning.
 
         Raises:
             ValueError: if shapes, labels and clusters do not match, or ``rounding`` is negative.
-            TypeError: if there is no such argument.
         """
-        _check_names(tests, OfMeans)
-        of_kind, cluster, rounding = kind_of(kind), tests.get("cluster"), tests.get("rounding")
-        null, bounds = tests.get("null", "of kind"), tests.get("bounds", "of kind")
-        null = of_kind.null if isinstance(null, str) else null
-        if isinstance(bounds, str):
-            bounds = of_kind.bounds
-        bounds = Bounds.of(bounds)
+        null = kind_of(kind).null if isinstance(null, str) else null
+        within = Bounds.of(kind_of(kind).bounds if isinstance(bounds, str) else bounds)
         values = np.asarray(values, dtype=np.float64)
         if values.ndim == 0 or values.shape[-1] == 0:
             raise ValueError(f"values has shape {values.shape}; it needs at least one prompt on its last axis")
-        score = mean_over_prompts(values)
         labels = labels_of(range(values.shape[-1]) if cluster is None else cluster)
         rounding = rounding_of(values) if rounding is None else rounding
         if not rounding >= 0:
             raise ValueError(f"rounding is {rounding}; give a number of at least 0, in the unit of the values")
-        statistics: dict[str, Any] = {"null": null, "level": tests.get("level", 0.95), "seed": tests.get("seed", 0)}
-        statistics |= {"rounding": rounding, "bounds": None if bounds is None else bounds.packed()}
+        statistics: dict[str, Any] = {"null": null, "level": level, "seed": seed, "rounding": rounding}
+        statistics["bounds"] = None if within is None else within.packed()
         found = tested(values, labels, name=name, **statistics)
         if found.stopped:
             provenance = {**(provenance or {}), "interrupted": True}
-        arrays = (score, *found.interval, found.p, found.family)
+        arrays = (mean_over_prompts(values), *found.interval, found.p, found.family)
         dataset = build(arrays, extra, name, unit, kind, provenance, variables)
         dims = dataset["score"].dims
         ends = dict(zip(RANGE, found.ranges, strict=True))
@@ -189,7 +165,9 @@ class HeadScores(Shown):
         extra: Mapping[str, Sequence[Label]] | None = None,
         provenance: Mapping[str, Any] | None = None,
         variables: Mapping[str, Any] | None = None,
-        **known: Unpack[Statistics],
+        interval: tuple[Num[np.ndarray, "..."], Num[np.ndarray, "..."]] | None = None,
+        p_value: Num[np.ndarray, "..."] | None = None,
+        p_family: Num[np.ndarray, "..."] | None = None,
     ) -> _S:
         """Scores that are not means over prompts, with the interval and p value that the analysis provides.
 
@@ -198,17 +176,14 @@ class HeadScores(Shown):
 
         Raises:
             ValueError: if shapes and labels do not match.
-            TypeError: if there is no such argument.
         """
-        _check_names(known, Statistics)
-        score, interval = np.asarray(score, dtype=np.float64), known.get("interval")
+        score = np.asarray(score, dtype=np.float64)
         if interval is not None and len(interval) != 2:
             raise ValueError(f"interval has {len(interval)} parts; give its lower and its upper end")
         low, high = (None, None) if interval is None else interval
-        statistics = {"interval[0]": low, "interval[1]": high, "p_value": known.get("p_value")}
-        statistics["p_family"] = known.get("p_family")
-        low, high, p, family = (like(score, array, what) for what, array in statistics.items())
-        return cls(build((score, low, high, p, family), extra, name, unit, kind, provenance, variables))
+        statistics = {"interval[0]": low, "interval[1]": high, "p_value": p_value, "p_family": p_family}
+        arrays = (like(score, array, what) for what, array in statistics.items())
+        return cls(build((score, *arrays), extra, name, unit, kind, provenance, variables))
 
     @property
     def scores(self) -> xr.DataArray:
@@ -417,10 +392,10 @@ class HeadScores(Shown):
         Raises:
             ValueError: if layers, heads or extra labels differ, or only one result has a dimension of several labels.
         """
-        mine, theirs = _only_label(self, other), _only_label(other, self)
-        check_aligned(mine.dataset, theirs.dataset)
+        mine, theirs = _without_one_label(self, other), _without_one_label(other, self)
+        check_aligned(mine, theirs)
         step = self.together if self.together == other.together else 1
-        one, two = (each.scores.values[:, ::step].ravel() for each in (mine, theirs))
+        one, two = (each["score"].values[:, ::step].ravel() for each in (mine, theirs))
         return compare(one, two, k, (self.name, other.name))
 
     @checked
@@ -452,23 +427,8 @@ class HeadScores(Shown):
         whole = set(self.extra_dims) <= set(kind.needs) <= {*self.extra_dims, *self.dataset}
         return draw(kind.plot if kind.plot and whole else HEATMAP, self, **options)
 
-    def explore(self, path: str | Path | None = None) -> Any:
-        """Show the scores of all heads in a page to search, filter and compare; see ``mh.explore``.
-
-        Args:
-            path: write the page to this file; without it, a notebook shows the page, and elsewhere it is
-                written to ``explorer.html``.
-
-        >>> import tempfile, numpy as np
-        >>> scores = HeadScores.from_scores(np.eye(3), name="effect", kind="demo")
-        >>> scores.explore(Path(tempfile.mkdtemp()) / "page.html").name
-        'page.html'
-        """
-        return draw(EXPLORER, self, path)
-
-    def citation(self) -> str:
-        """BibTeX of the papers that this kind of result is based on, and a line with the library versions."""
-        return citation(self.kind, self.provenance.get("versions"))
+    def _analysis(self) -> str:
+        return self.kind
 
     def __add__(self, other: Any) -> HeadScores:
         return self._combine(other, "+")
@@ -551,24 +511,7 @@ class HeadScores(Shown):
         return noted
 
 
-def _check_names(given: Mapping[str, object], known: type) -> None:
-    """Refuse an argument by a wrong name, as Python does."""
-    for name in given:
-        if name not in known.__annotations__:
-            meant = did_you_mean(name, [*known.__annotations__])
-            raise TypeError(f"there is no argument {name!r}; there are {', '.join(known.__annotations__)}.{meant}")
-
-
-def _only_label(scores: HeadScores, other: HeadScores) -> HeadScores:
-    """The scores without dimensions that the others lack and that have one label."""
-    for dim in scores.extra_dims:
-        labels = scores.dataset[dim].values.tolist()
-        if dim not in other.extra_dims and len(labels) > 1:
-            shown = ", ".join(map(repr, labels[:8])) + ", ..." * (len(labels) > 8)
-            raise ValueError(
-                f"{scores.name!r} has several labels of {dim} ({shown}), and {other.name!r} has none; choose one with "
-                f".select({dim}={labels[0]!r})"
-            )
-        if dim not in other.extra_dims:
-            scores = HeadScores(scores.dataset.isel({dim: 0}, drop=True))
-    return scores
+def _without_one_label(scores: HeadScores, other: HeadScores) -> xr.Dataset:
+    """The dataset without the dimensions of one label that the other scores lack."""
+    lone = [dim for dim in scores.extra_dims if dim not in other.extra_dims and scores.dataset.sizes[dim] == 1]
+    return scores.dataset.squeeze(lone, drop=True)

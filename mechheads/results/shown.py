@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 from unicodedata import east_asian_width
 
@@ -14,6 +15,7 @@ from pandas.api.types import is_integer_dtype
 
 from mechheads.messages.arguments import did_you_mean
 from mechheads.messages.notices import WIDTH, wrapped
+from mechheads.results.kinds import EXPLORER, citation, draw
 from mechheads.results.provenance import call_of
 
 OPEN = ".explore() shows it in a page of all heads"
@@ -87,13 +89,39 @@ class Rows(pd.DataFrame):
 
 
 class Shown:
-    """A result that ``print`` and notebooks show by its ``repr``, notes and a table."""
+    """A result that ``print`` and notebooks show by its ``repr``, notes and a table, and the explorer in a page."""
+
+    provenance: Any
 
     @property
     def call(self) -> str:
         """The Python call that gives this result again, for a model called ``model``; empty if none is known."""
-        result: Any = self
-        return call_of(result.provenance)
+        return call_of(self.provenance)
+
+    def explore(self, path: str | Path | None = None) -> Any:
+        """Show the result in a page of all heads to search, filter and compare; see ``mh.explore``.
+
+        Args:
+            path: write the page to this file; without it, a notebook shows the page, and elsewhere it is
+                written to ``explorer.html``.
+
+        Raises:
+            ValueError: if the result does not say how many heads its model has.
+
+        >>> import tempfile, numpy as np
+        >>> scores = mh.HeadScores.from_scores(np.eye(3), name="effect", kind="demo")
+        >>> scores.explore(Path(tempfile.mkdtemp()) / "page.html").name
+        'page.html'
+        """
+        return draw(EXPLORER, self, path)
+
+    def citation(self) -> str:
+        """BibTeX of the papers that this kind of result is based on, and a line with the library versions."""
+        return citation(self._analysis(), self.provenance.get("versions"))
+
+    def _analysis(self) -> str:
+        """The name of the analysis in ``mechheads.results.kinds``."""
+        raise NotImplementedError
 
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
         """The table, and lines of text above it."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int, Num
@@ -18,13 +20,14 @@ from mechheads.messages.arguments import check_at_least
 from mechheads.results.clusters import (
     LEAST_CLUSTERS,
     Clustered,
+    Estimates,
     estimates,
-    exponents,
     numbered_clusters,
     parts,
-    times_two_to,
 )
 
+LEAST_OF_BOUNDED = 6
+"""The fewest clusters for an interval of a share, or of what has only a lower end: three give a share one of 0.9."""
 EXACT_UP_TO = 2**13
 """Up to this many sign patterns (13 clusters), all are tried; of more, a sample is drawn."""
 ROUNDING = 2.0**-20
@@ -60,7 +63,7 @@ def clustered_interval(
 
     Returns:
         Low and high ends, one per row, in the unit of ``values``; NaN if fewer than three clusters were measured (see
-        ``cluster_range``) or a value is infinite. An end that is larger than any number is infinite.
+        ``cluster_range``) or a value is infinite.
 
     Raises:
         ValueError: if ``cluster`` has the wrong length, or ``level`` is not between 0 and 1.
@@ -75,8 +78,8 @@ def clustered_interval(
     for some in estimates(of, level):
         q = some.quantile
         longer = some.skew * (2 * q**2 + 1) / 6
-        low[some.rows] = some.scaled(some.mean - some.error * (q + np.maximum(-longer, 0)))
-        high[some.rows] = some.scaled(some.mean + some.error * (q + np.maximum(longer, 0)))
+        low[some.rows] = some.mean - some.error * (q + np.maximum(-longer, 0))
+        high[some.rows] = some.mean + some.error * (q + np.maximum(longer, 0))
     return low.reshape(of.shape), high.reshape(of.shape)
 
 
@@ -86,8 +89,7 @@ def cluster_range(
     """The smaller and the larger mean of two clusters, which are too few for an interval.
 
     Args:
-        values: one value per prompt on the last axis; NaN means "not measured".
-        cluster: a label per prompt; ``None`` makes every prompt its own cluster.
+        values, cluster: as in ``clustered_interval``.
 
     Returns:
         Both ends, one per row; NaN if more or fewer than two clusters were measured, or a value is infinite.
@@ -103,12 +105,100 @@ def cluster_range(
     of = Clustered(values, cluster)
     low, high = of.nothing(), of.nothing()
     for part in of.parts():
-        totals, counts, exponent = of.sums(part)
+        totals, counts = of.sums(part)
         two = ((counts > 0).sum(axis=1) == LEAST_CLUSTERS - 1) & of.finite[part]
         means = totals[two] / np.where(counts[two] > 0, counts[two], np.nan)
-        low[part[two]] = times_two_to(exponent[two], np.nanmin(means, axis=1, initial=np.inf))
-        high[part[two]] = times_two_to(exponent[two], np.nanmax(means, axis=1, initial=-np.inf))
+        low[part[two]] = np.nanmin(means, axis=1, initial=np.inf)
+        high[part[two]] = np.nanmax(means, axis=1, initial=-np.inf)
     return low.reshape(of.shape), high.reshape(of.shape)
+
+
+class Bounds(NamedTuple):
+    """Between what the values of a score lie; infinite where there is no end.
+    ``share``: whether each value is 0 or ``high``, or, if ``low`` is below 0, a difference of two such.
+    """
+
+    low: float = -inf
+    high: float = inf
+    share: bool = False
+
+    @classmethod
+    def of(cls, given: Sequence[Any] | None) -> Bounds | None:
+        """Bounds from (low, high) or (low, high, share), with None for an end that is not there; None if neither is."""
+        if given is None:
+            return None
+        numbers = given if isinstance(given, Sequence) and len(given) in (2, 3) else (0, 0)
+        ends = [end if number is None else float(number) for number, end in zip(numbers, (-inf, inf), strict=False)]
+        if not ends[0] < ends[1]:
+            raise ValueError(f"bounds is {given!r}; give the lower and the upper end, such as (0, 1) or (0, None)")
+        bounds = cls(ends[0], ends[1], len(given) == 3 and bool(given[2]))
+        if bounds.share and (bounds.low not in (0, -bounds.high) or bounds.high == inf):
+            raise ValueError(f"bounds is {given!r}; a share lies between 0 and 1, a difference between -1 and 1")
+        return None if bounds == cls() else bounds
+
+    def packed(self) -> list[Any]:
+        """What ``of`` takes, in a form that JSON can store."""
+        return [*(None if end in (-inf, inf) else end for end in self[:2]), self.share]
+
+
+def bounded_interval(
+    values: Float[np.ndarray, "*batch prompt"],
+    cluster: Sequence[object] | np.ndarray | None = None,
+    *,
+    bounds: Sequence[Any] | None,
+    level: float = 0.95,
+) -> tuple[Float[np.ndarray, "*batch"], Float[np.ndarray, "*batch"]]:
+    """Confidence interval of the mean over prompts that lies within the bounds of the values.
+
+    - Without bounds: ``clustered_interval``.
+    - A share: Wilson's interval (1927), with the effective number of prompts and a t quantile in place of the normal
+      one. The effective number is that of independent prompts with as large an error, and at most the number of
+      prompts. If all values are equal, it is the number of clusters.
+    - A difference of shares: the interval for paired proportions of Agresti & Min 2005, with the same number and
+      quantile. It adds half a prompt to those with 1 and with -1, and one to those with 0.
+    - No end but a lower one: on the log scale of the distance from that end, from leaving out each cluster once
+      (jackknife). The upper end is that of ``clustered_interval`` if it is larger.
+    - Other bounds: ``clustered_interval``, cut off at the bounds. If all values are equal to one end, Wilson's interval
+      of the distance from it, as a share of that between the ends: no values within them vary more than 0 and 1.
+
+    With fewer than 6 clusters, a share, a difference of shares and what has only a lower end have no interval.
+
+    Args:
+        values, cluster, level: as in ``clustered_interval``.
+        bounds: between what the values lie, as ``Bounds.of`` takes it.
+
+    Returns:
+        Low and high ends, one per row; NaN if ``clustered_interval`` gives NaN, or there are too few clusters.
+
+    >>> import numpy as np
+    >>> low, high = bounded_interval(np.ones(8), bounds=(0, 1, True))
+    >>> round(float(low), 2), float(high)
+    (0.59, 1.0)
+    """
+    low, high = (end.ravel() for end in clustered_interval(values, cluster, level=level))
+    values = np.asarray(values, dtype=np.float64)
+    shape, bounds = values.shape[:-1], Bounds.of(bounds)
+    if bounds is None:
+        return low.reshape(shape), high.reshape(shape)
+    from_end = bounds.low if bounds.high == inf else 0.0
+    for some in estimates(Clustered(values, cluster, from_end), level):
+        if bounds.share:
+            of_rows = values.reshape(-1, values.shape[-1])[some.rows] / bounds.high
+            low[some.rows], high[some.rows] = (bounds.high * end for end in _of_share(of_rows, some, bounds))
+        elif bounds.high == inf:
+            start, end = _of_positive(some)
+            known = np.isfinite(end) & (some.mean > 0)
+            rows = some.rows[known]
+            low[rows], high[rows] = bounds.low + start[known], np.maximum(high[rows], bounds.low + end[known])
+        elif bounds.low > -inf:
+            start, end = _of_end(some, bounds)
+            known = np.isfinite(start)
+            low[some.rows[known]], high[some.rows[known]] = start[known], end[known]
+        if bounds.share or bounds.high == inf:
+            few = some.rows[(some.counts > 0).sum(axis=1) < LEAST_OF_BOUNDED]
+            low[few] = high[few] = np.nan
+    low, high = (np.clip(end, bounds.low, bounds.high).reshape(shape) for end in (low, high))
+    return low, high
 
 
 def sign_flip_p(
@@ -129,8 +219,7 @@ def sign_flip_p(
     p = (1 + number at least as far) / (1 + n), which is never 0.
 
     Args:
-        values: one value per prompt on the last axis; NaN means "not measured".
-        cluster: a label per prompt; ``None`` makes every prompt its own cluster.
+        values, cluster: as in ``clustered_interval``.
         null: the mean to test against, in the unit of ``values``.
         seed: seed of the random patterns.
         n: the number of random patterns.
@@ -179,8 +268,7 @@ def family_p(
     others.
 
     Args:
-        values: one value per prompt on the last axis; NaN means "not measured".
-        cluster, null, seed, n, rounding: as in ``sign_flip_p``.
+        values, cluster, null, seed, n, rounding: as in ``sign_flip_p``.
 
     Returns:
         One p value per row; NaN if nothing was measured or a value is infinite, and such rows are not in the family.
@@ -220,8 +308,7 @@ def carried_by(
     """The cluster without which the mean is half as large or less, or has the other sign; -1 if no cluster carries it.
 
     Args:
-        values: one value per prompt on the last axis; NaN means "not measured".
-        cluster: a label per prompt; ``None`` makes every prompt its own cluster.
+        values, cluster: as in ``clustered_interval``.
 
     Returns:
         For each row, the index of the first prompt of the cluster whose leaving out changes the mean most. -1 also for
@@ -237,7 +324,7 @@ def carried_by(
     of = Clustered(values, cluster)
     first = np.full(len(of.nothing()), -1)
     for part in of.parts():
-        totals, counts, _ = of.sums(part)
+        totals, counts = of.sums(part)
         total, size = totals.sum(axis=1, keepdims=True), counts.sum(axis=1, keepdims=True)
         rest = np.where((counts > 0) & (counts < size), size - counts, np.nan)
         # the mean without a cluster, as a share of the mean
@@ -329,24 +416,48 @@ def top_shares(scores: Float[np.ndarray, "draw layer head"], k: int) -> Float[np
 def mean_over_prompts(values: Float[np.ndarray, "*batch prompt"]) -> Float[np.ndarray, "*batch"]:
     """Mean over the last axis without NaN; NaN without a warning if there is nothing else. Infinite values count."""
     values = np.asarray(values, dtype=np.float64)
-    rows = values.reshape(-1, values.shape[-1])
-    means = np.full(len(rows), np.nan)
-    for part in parts(np.arange(len(rows)), values.shape[-1]):
-        some = rows[part]
-        measured = ~np.isnan(some)
-        count = measured.sum(axis=-1)
-        with np.errstate(over="ignore", invalid="ignore"):
-            total = np.where(measured, some, 0.0).sum(axis=-1)
-            means[part] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-        if (beyond := ~np.isfinite(total) & ~np.isinf(some).any(axis=-1)).any():
-            means[part[beyond]] = _mean_of_large(some[beyond])
-    return means.reshape(values.shape[:-1])
+    count = (~np.isnan(values)).sum(axis=-1)
+    with np.errstate(invalid="ignore"):
+        return np.where(count > 0, np.nansum(values, axis=-1) / np.maximum(count, 1), np.nan)
 
 
-def _mean_of_large(rows: np.ndarray) -> np.ndarray:
-    """The means of rows whose sums are larger than any number."""
-    exponent = exponents(rows)
-    return times_two_to(exponent, np.nanmean(times_two_to(-exponent[:, None], rows), axis=1))
+def _of_share(values: np.ndarray, some: Estimates, bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
+    """The interval of a share, or of a difference of shares, in units of a yes."""
+    n, clusters, q = some.counts.sum(axis=1), (some.counts > 0).sum(axis=1), some.quantile
+    up, down = (np.nansum(np.clip(sign * values, 0, None), axis=1) / n for sign in (1, -1))
+    spread = up + down - (up - down) ** 2
+    together = (some.error / bounds.high) ** 2
+    equal = (spread <= 0) | (together <= 0)
+    effective = np.where(equal, clusters, np.minimum(spread / np.where(equal, 1, together) + 1, n))
+    if bounds.low == 0:
+        return share_interval(up, effective, quantile=q)
+    # half a prompt more with 1, half with -1, one with 0
+    more, less, size = up * effective + 0.5, down * effective + 0.5, effective + 2
+    reach = q * np.sqrt(np.maximum(more + less - (more - less) ** 2 / size, 0)) / size
+    return (more - less) / size - reach, (more - less) / size + reach
+
+
+def _of_end(some: Estimates, bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
+    """The interval of values that are all equal to an end; NaN for other values."""
+    mean, clusters = some.mean, (some.counts > 0).sum(axis=1)
+    at_end = (some.error == 0) & ((mean == bounds.low) | (mean == bounds.high))
+    width = bounds.high - bounds.low
+    ends = share_interval(np.where(mean == bounds.high, 1.0, 0.0), clusters, quantile=some.quantile)
+    low, high = (np.where(at_end, bounds.low + width * end, np.nan) for end in ends)
+    return low, high
+
+
+def _of_positive(some: Estimates) -> tuple[np.ndarray, np.ndarray]:
+    """The interval of a mean of positive values, on the log scale; infinite if one cluster has all."""
+    total, size = some.totals.sum(axis=1, keepdims=True), some.counts.sum(axis=1, keepdims=True)
+    has = some.counts > 0
+    clusters = has.sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        logs = np.where(has, np.log((total - some.totals) / np.where(has, size - some.counts, 1)), 0)
+        off = np.where(has, logs - logs.sum(axis=1, keepdims=True) / clusters[:, None], 0)
+        error = np.sqrt((clusters - 1) / clusters * (off**2).sum(axis=1))
+        spread = np.exp(some.quantile * error)
+        return some.mean / spread, some.mean * spread
 
 
 class _Signs:

@@ -1,16 +1,16 @@
 """``TableResult``: a result about sets of heads, a tidy table with provenance, how it is saved, and ``Curves``.
 
-Fields can be numbers, texts, heads, tables, arrays, ``HeadScores`` and other results. Arrays and the columns of
-tables become variables of one dataset, named after their fields: ``values``, ``table.score``. Everything else is stored
-as JSON, together with how the parts belong together. A field of any other type cannot be saved, so reading a file
-creates only these types.
+Fields can be numbers, texts, heads, tables, arrays, ``HeadScores`` and other results. Arrays and the numbers of tables
+become variables of one dataset, named after their fields: ``values``, ``table.score``. Everything else is stored as
+JSON, together with how the parts belong together. A field of any other type cannot be saved, so reading a file creates
+only these types.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -24,9 +24,9 @@ from mechheads.heads import HeadId
 from mechheads.io.text import parse_json
 from mechheads.messages.arguments import checked
 from mechheads.results.dataset import SCHEMA_VERSION, read, text_array, write_netcdf
-from mechheads.results.kinds import EXPLORER, citation, draw, kind_of
+from mechheads.results.kinds import draw, kind_of
 from mechheads.results.scores import HeadScores
-from mechheads.results.shown import Rows, Shown, chosen
+from mechheads.results.shown import Shown
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -86,7 +86,7 @@ class TableResult(Shown):
             "kind": self.KIND,
             "provenance": json.dumps(self.provenance),
         }
-        return write_netcdf(to_dataset(vars(self), _classes()).assign_attrs(attrs), path)
+        return write_netcdf(to_dataset(vars(self)).assign_attrs(attrs), path)
 
     @classmethod
     @checked
@@ -101,7 +101,7 @@ class TableResult(Shown):
         if (kind := dataset.attrs["kind"]) != getattr(cls, "KIND", None):
             raise ValueError(f"{path} contains {_content(kind)}")
         try:
-            return cls(**from_dataset(dataset, _classes()))
+            return cls(**from_dataset(dataset))
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path} is damaged, or was changed after it was saved: {error}") from error
 
@@ -116,41 +116,12 @@ class TableResult(Shown):
             raise ValueError(f"{type(self).__name__} has no figure; plot its .table instead")
         return draw(figure, self, **options)
 
-    def explore(self, path: str | Path | None = None) -> Any:
-        """Show the result in the explorer; see ``mh.explore``.
-
-        Args:
-            path: as in ``HeadScores.explore``.
-
-        Raises:
-            ValueError: if the result does not say how many heads its model has.
-        """
-        return draw(EXPLORER, self, path)
-
-    def citation(self) -> str:
-        """BibTeX of the papers that this kind of result is based on, and a line with the library versions."""
-        return citation(self._analysis(), self.provenance.get("versions"))
-
     def _analysis(self) -> str:
         """The name of the analysis in ``mechheads.results.kinds``."""
         return self.KIND
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}{self.unit and f' in {self.unit}'}: {len(self.table)} rows>"
-
-    def show(self, columns: Sequence[str] | None = None) -> Rows:
-        """The table, which shows at most eight columns: those that are named, or the first.
-
-        Raises:
-            ValueError: if there is no such column.
-
-        >>> prompts = mh.Prompts(["The capital of France is"], answer=[" Paris"])
-        >>> options = {"intervention": "zero", "metric": "log_prob"}
-        >>> effect = mh.patching.patch_sets(model, prompts, [["L23H4"]], **options)
-        >>> effect.show(["heads", "score"]).columns.tolist()
-        ['heads', 'score']
-        """
-        return chosen(self.table, columns)
 
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
         return self.table, ()
@@ -173,127 +144,118 @@ FIELDS = "fields"
 """The name of the variable that contains the JSON."""
 _NUMBERS = "biuf"
 _COLUMN = re.compile(r"\w+( \w+)*")
+Variables = dict[str, Any]
 
 
-def to_dataset(fields: Mapping[str, Any], parts: Iterable[type] = ()) -> xr.Dataset:
-    """All fields of a result as a dataset; ``parts`` are classes of results that may be fields of it."""
-    packed = _Packed(tuple(parts))
-    content = {name: packed.put(name, value) for name, value in fields.items()}
+def to_dataset(fields: Mapping[str, Any]) -> xr.Dataset:
+    """All fields of a result as a dataset."""
+    variables: Variables = {}
+    content = {name: _packed(name, value, variables) for name, value in fields.items()}
     text = text_array([json.dumps(content)], ())
-    return xr.Dataset({**packed.variables, FIELDS: ((), text)})
+    return xr.Dataset({**variables, FIELDS: ((), text)})
 
 
-def from_dataset(dataset: xr.Dataset, parts: Iterable[type] = ()) -> dict[str, Any]:
+def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
     """The fields that ``to_dataset`` wrote."""
     try:
         content = parse_json(str(dataset[FIELDS].item()), FIELDS)
-        known = {part.__name__: part for part in parts}
-        return {name: _Unpacked(dataset, known).get(packed) for name, packed in content.items()}
+        return {name: _unpacked(packed, dataset) for name, packed in content.items()}
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"its {FIELDS} do not match its variables ({type(error).__name__}: {error})") from error
 
 
-class _Packed:
-    """Turns values into JSON and collects their arrays as variables of a dataset."""
-
-    def __init__(self, parts: tuple[type, ...]) -> None:
-        self.variables: dict[str, Any] = {}
-        self._parts = parts
-
-    def put(self, name: str, value: Any) -> Any:
-        """A value as JSON; its arrays become variables, whose names begin with ``name``."""
-        if value is None or isinstance(value, (str, bool, int, float)):
-            return value
-        if isinstance(value, HeadId):
-            return {"head": str(value)}
-        if isinstance(value, HeadScores):
-            return {"scores": self._scores(name, value.dataset)}
-        if isinstance(value, pd.DataFrame):
-            return {"table": self._table(name, value)}
-        if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
-            self.variables[name] = [f"{name}.{axis}" for axis in range(value.ndim)], value
-            return {"array": name}
-        if isinstance(value, self._parts):
-            fields = {key: self.put(f"{name}.{key}", part) for key, part in vars(value).items()}
-            return {"result": type(value).__name__, "fields": fields}
-        if _is_json(value):
-            return {"json": value}
-        if isinstance(value, (tuple, list)):
-            items = [self.put(f"{name}.{i}", item) for i, item in enumerate(value)]
-            return {"tuple" if isinstance(value, tuple) else "list": items}
-        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-            return {"dict": {key: self.put(f"{name}.{i}", item) for i, (key, item) in enumerate(value.items())}}
-        raise ValueError(f"{name} is a {type(value).__name__}, which cannot be saved")
-
-    def _table(self, name: str, table: pd.DataFrame) -> dict[str, Any]:
-        if not table.index.equals(pd.RangeIndex(len(table))):
-            raise ValueError(f"{name} has an index that is not 0, 1, 2, ..., which cannot be saved; call reset_index()")
-        columns = []
-        for column in table.columns:
-            if not (isinstance(column, str) and _COLUMN.fullmatch(column)):
-                raise ValueError(f"{name} has a column {column!r}; rename it to letters and digits")
-            values, missing = _column(f"{name}.{column}", table[column])
-            self.variables[f"{name}.{column}"] = [f"{name}.row"], values
-            columns.append({"name": column, "dtype": str(table[column].dtype), "missing": missing})
-        return {"name": name, "rows": len(table), "columns": columns}
-
-    def _scores(self, name: str, dataset: xr.Dataset) -> dict[str, Any]:
-        for key, variable in dataset.variables.items():
-            self.variables[f"{name}.{key}"] = [f"{name}.{dim}" for dim in variable.dims], variable.values
-        return {"name": name, "coords": [str(key) for key in dataset.coords], "attrs": dict(dataset.attrs)}
+def _packed(name: str, value: Any, variables: Variables) -> Any:
+    """A value as JSON; its arrays become variables, whose names begin with ``name``."""
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    if isinstance(value, HeadId):
+        return {"head": str(value)}
+    if isinstance(value, HeadScores):
+        data = value.dataset
+        for key, variable in data.variables.items():
+            variables[f"{name}.{key}"] = [f"{name}.{dim}" for dim in variable.dims], variable.values
+        return {"scores": {"name": name, "coords": [*map(str, data.coords)], "attrs": dict(data.attrs)}}
+    if isinstance(value, pd.DataFrame):
+        return {"table": _packed_table(name, value, variables)}
+    if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
+        variables[name] = [f"{name}.{axis}" for axis in range(value.ndim)], value
+        return {"array": name}
+    if isinstance(value, TableResult):
+        fields = {key: _packed(f"{name}.{key}", part, variables) for key, part in vars(value).items()}
+        return {"result": type(value).__name__, "fields": fields}
+    if _is_json(value):
+        return {"json": value}
+    if isinstance(value, (tuple, list)):
+        items = [_packed(f"{name}.{i}", item, variables) for i, item in enumerate(value)]
+        return {"tuple" if isinstance(value, tuple) else "list": items}
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        parts = enumerate(value.items())
+        return {"dict": {key: _packed(f"{name}.{i}", item, variables) for i, (key, item) in parts}}
+    raise ValueError(f"{name} is a {type(value).__name__}, which cannot be saved")
 
 
-class _Unpacked:
-    """Turns JSON and the variables of a dataset back into values."""
+def _packed_table(name: str, table: pd.DataFrame, variables: Variables) -> dict[str, Any]:
+    """A table as JSON; its columns of numbers become variables."""
+    if not table.index.equals(pd.RangeIndex(len(table))):
+        raise ValueError(f"{name} has an index that is not 0, 1, 2, ..., which cannot be saved; call reset_index()")
+    columns = []
+    for column in table.columns:
+        if not (isinstance(column, str) and _COLUMN.fullmatch(column)):
+            raise ValueError(f"{name} has a column {column!r}; rename it to letters and digits")
+        values, cells = table[column], None
+        if isinstance(values.dtype, np.dtype) and values.dtype.kind in _NUMBERS:
+            variables[f"{name}.{column}"] = [f"{name}.row"], values.to_numpy()
+        else:
+            cells = _packed(f"{name}.{column}", values.tolist(), variables)
+        columns.append({"name": column, "dtype": str(values.dtype), "cells": cells})
+    return {"name": name, "rows": len(table), "columns": columns}
 
-    def __init__(self, dataset: xr.Dataset, parts: Mapping[str, type]) -> None:
-        self._dataset, self._parts = dataset, parts
 
-    def get(self, packed: Any) -> Any:
-        """The value that ``_Packed.put`` turned into this JSON."""
-        if not isinstance(packed, dict):
-            return packed
-        kind, content = next(iter(packed.items()))
-        match kind:
-            case "json":
-                return content
-            case "head":
-                return HeadId.parse(content)
-            case "scores":
-                return self._scores(**content)
-            case "table":
-                return self._table(**content)
-            case "array":
-                return self._dataset[content].values
-            case "result":
-                return self._parts[content](**{key: self.get(part) for key, part in packed["fields"].items()})
-            case "tuple":
-                return tuple(self.get(item) for item in content)
-            case "list":
-                return [self.get(item) for item in content]
-            case "dict":
-                return {key: self.get(item) for key, item in content.items()}
-        raise KeyError(kind)
+def _unpacked(packed: Any, dataset: xr.Dataset) -> Any:
+    """The value that ``_packed`` turned into this JSON."""
+    if not isinstance(packed, dict):
+        return packed
+    kind, content = next(iter(packed.items()))
+    match kind:
+        case "json":
+            return content
+        case "head":
+            return HeadId.parse(content)
+        case "scores":
+            return _unpacked_scores(dataset, **content)
+        case "table":
+            return _unpacked_table(dataset, **content)
+        case "array":
+            return dataset[content].values
+        case "result":
+            known = {each.__name__: each for each in _classes()}
+            return known[content](**{key: _unpacked(part, dataset) for key, part in packed["fields"].items()})
+        case "tuple":
+            return tuple(_unpacked(item, dataset) for item in content)
+        case "list":
+            return [_unpacked(item, dataset) for item in content]
+        case "dict":
+            return {key: _unpacked(item, dataset) for key, item in content.items()}
+    raise KeyError(kind)
 
-    def _table(self, name: str, rows: int, columns: list[dict[str, Any]]) -> pd.DataFrame:
-        table = {}
-        for column in columns:
-            values = self._dataset[f"{name}.{column['name']}"].values
-            if values.dtype.kind not in _NUMBERS:
-                values = values.tolist()
-                for i, cell in column["missing"]:
-                    values[i] = cell
-            table[column["name"]] = pd.Series(values, index=range(rows), dtype=column["dtype"])
-        return pd.DataFrame(table, index=range(rows))
 
-    def _scores(self, name: str, coords: list[str], attrs: dict[str, Any]) -> HeadScores:
-        start = f"{name}."
-        variables = {
-            str(key).removeprefix(start): ([str(dim).removeprefix(start) for dim in variable.dims], variable.values)
-            for key, variable in self._dataset.variables.items()
-            if str(key).startswith(start)
-        }
-        return HeadScores(xr.Dataset(variables).set_coords(coords).assign_attrs(attrs))
+def _unpacked_table(dataset: xr.Dataset, name: str, rows: int, columns: list[dict[str, Any]]) -> pd.DataFrame:
+    table = {}
+    for column in columns:
+        cells = _unpacked(column["cells"], dataset)
+        values = dataset[f"{name}.{column['name']}"].values if cells is None else cells
+        table[column["name"]] = pd.Series(values, index=range(rows), dtype=column["dtype"])
+    return pd.DataFrame(table, index=range(rows))
+
+
+def _unpacked_scores(dataset: xr.Dataset, name: str, coords: list[str], attrs: dict[str, Any]) -> HeadScores:
+    start = f"{name}."
+    variables = {
+        str(key).removeprefix(start): ([str(dim).removeprefix(start) for dim in variable.dims], variable.values)
+        for key, variable in dataset.variables.items()
+        if str(key).startswith(start)
+    }
+    return HeadScores(xr.Dataset(variables).set_coords(coords).assign_attrs(attrs))
 
 
 def _is_json(value: Any) -> bool:
@@ -302,20 +264,6 @@ def _is_json(value: Any) -> bool:
         return isinstance(value, (dict, list)) and json.loads(json.dumps(value)) == value
     except (TypeError, ValueError):
         return False
-
-
-def _column(name: str, column: Any) -> tuple[np.ndarray, list[tuple[int, Any]]]:
-    """The cells of a column; for a column of texts, also the indices and values of missing cells."""
-    if isinstance(column.dtype, np.dtype) and column.dtype.kind in _NUMBERS:
-        return column.to_numpy(), []
-    cells = column.tolist()
-    missing = [(i, cell) for i, cell in enumerate(cells) if cell is None or (isinstance(cell, float) and cell != cell)]
-    for i, _ in missing:
-        cells[i] = ""
-    for cell in cells:
-        if not isinstance(cell, str):
-            raise ValueError(f"{name} contains a {type(cell).__name__}; only texts and numbers can be saved")
-    return text_array(cells), missing
 
 
 @dataclass(frozen=True, eq=False, repr=False)

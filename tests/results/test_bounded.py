@@ -12,9 +12,8 @@ from scipy.stats import t as student_t
 import mechheads as mh
 from mechheads.metrics.base import MetricInfo
 from mechheads.metrics.basic import METRICS
-from mechheads.results.bounded import Bounds, bounded_interval
 from mechheads.results.scores import HeadScores
-from mechheads.results.stats import clustered_interval
+from mechheads.results.stats import Bounds, bounded_interval, clustered_interval
 
 ABOUT: dict[str, Any] = {"name": "effect", "unit": "share", "kind": "demo"}
 SHARE, PAIRED, FROM_0 = (0, 1, True), (-1, 1, True), (0, None)

@@ -25,9 +25,8 @@ from mechheads.model.backend import Hook
 from mechheads.model.model import Model, source_of
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens
-from mechheads.results.bounded import LEAST_OF_BOUNDED
 from mechheads.results.provenance import make_provenance
-from mechheads.results.stats import share_interval
+from mechheads.results.stats import LEAST_OF_BOUNDED, share_interval
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.answers.verdicts import (
     AnswerJudge,

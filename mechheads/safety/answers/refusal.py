@@ -33,6 +33,7 @@ from mechheads.prompts.tokens import Tokens, read_texts
 from mechheads.results.about import LEAST_REFUSAL
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
+from mechheads.results.shown import chosen
 from mechheads.results.stats import sign_flip_p
 from mechheads.results.tables import Curves, TableResult
 from mechheads.safety.answers.answering import (
@@ -143,7 +144,7 @@ class RefusalTest(TableResult):
         return f"<RefusalTest of {' '.join(map(str, self.heads))}: critical={self.critical}, reasons={self.reasons}>"
 
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
-        return self.show(_SHOWN), (self.provenance["judged"],)
+        return chosen(self.table, _SHOWN), (self.provenance["judged"],)
 
 
 def ordinary_texts() -> tuple[str, ...]:

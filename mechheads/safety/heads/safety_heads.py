@@ -26,11 +26,10 @@ from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.results.about import refused_of
 from mechheads.results.agreement import in_top
-from mechheads.results.bounded import bounded_interval
 from mechheads.results.kinds import kind_of
 from mechheads.results.scores import HeadScores, RankBy
 from mechheads.results.shown import Rows, titled
-from mechheads.results.stats import cluster_draws, mean_over_prompts, top_shares
+from mechheads.results.stats import bounded_interval, cluster_draws, mean_over_prompts, top_shares
 from mechheads.safety.heads.ablations import (
     PAPER_KINDS,
     Group,
