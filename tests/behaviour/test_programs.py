@@ -212,7 +212,7 @@ def test_a_program_in_a_sweep_is_a_full_forward_with_the_pattern_hooked(model: m
 
 def test_a_program_is_an_intervention_that_passes_every_check_and_can_be_given(model: mh.Model) -> None:
     rule = AttentionProgram("previous")
-    assert "mh.patching.patch_sets of both agrees with full forward passes" in str(mh.testing.check(rule))
+    mh.testing.check(rule)
     given = mh.activation_patch(model, PAIRS, given={"L0H1": rule})
     alone = mh.activation_patch(model, PAIRS)
     assert np.isnan(given["L0H1"]["score"]) and not np.allclose(given["L1H1"]["score"], alone["L1H1"]["score"])
