@@ -39,11 +39,7 @@ if TYPE_CHECKING:
     from mechheads.gating.task import Task as Task
     from mechheads.generation.generate import generate as generate
     from mechheads.heads import HeadId as HeadId
-    from mechheads.interventions.basic import (
-        Mean as Mean,
-        Patch as Patch,
-        Zero as Zero,
-    )
+    from mechheads.interventions.basic import Mean as Mean, Patch as Patch, Zero as Zero
     from mechheads.labels.classify import label_heads as label_heads
     from mechheads.labels.relations import Relation as Relation
     from mechheads.labels.static import relation_scores as relation_scores
@@ -60,45 +56,36 @@ if TYPE_CHECKING:
     from mechheads.safety.heads.ships import ships as ships
     from mechheads.studies.build import build_atlas as build_atlas
 
-_HOME = {
-    "load": "model.load",
-    "wrap": "model.load",
-    "settings": "limits",
-    "Model": "model.model",
-    "Prompts": "prompts.prompts",
-    "PromptPairs": "prompts.prompts",
-    "HeadId": "heads",
-    "HeadScores": "results.scores",
-    "prepare": "engine.job",
-    "sweep": "engine.sweep",
-    "plan": "engine.sweep",
-    "activation_patch": "patching.activation",
-    "path_patch": "patching.path",
-    "path_matrix": "patching.path",
-    "ablate": "patching.activation",
-    "profile_heads": "behaviour.profile",
-    "generate": "generation.generate",
-    "Zero": "interventions.basic",
-    "Mean": "interventions.basic",
-    "Patch": "interventions.basic",
-    "metric": "metrics.base",
-    "logit_diff": "metrics.basic",
-    "log_prob": "metrics.basic",
-    "kl_divergence": "metrics.basic",
-    "Relation": "labels.relations",
-    "relation_scores": "labels.static",
-    "label_heads": "labels.classify",
-    "ships": "safety.heads.ships",
-    "safety_heads": "safety.heads.safety_heads",
-    "Task": "gating.task",
-    "fit_gates": "gating.fit",
-    "head_roles": "gating.roles",
-    "task_log_prob": "gating.gates",
-    "build_atlas": "studies.build",
-    "explore": "explorer.explore",
-    "head_card": "explorer.explore",
+_MODULES = {
+    "behaviour.profile": "profile_heads",
+    "engine.job": "prepare",
+    "engine.sweep": "plan sweep",
+    "explorer.explore": "explore head_card",
+    "gating.fit": "fit_gates",
+    "gating.gates": "task_log_prob",
+    "gating.roles": "head_roles",
+    "gating.task": "Task",
+    "generation.generate": "generate",
+    "heads": "HeadId",
+    "interventions.basic": "Mean Patch Zero",
+    "labels.classify": "label_heads",
+    "labels.relations": "Relation",
+    "labels.static": "relation_scores",
+    "limits": "settings",
+    "metrics.base": "metric",
+    "metrics.basic": "kl_divergence log_prob logit_diff",
+    "model.load": "load wrap",
+    "model.model": "Model",
+    "patching.activation": "ablate activation_patch",
+    "patching.path": "path_matrix path_patch",
+    "prompts.prompts": "PromptPairs Prompts",
+    "results.scores": "HeadScores",
+    "safety.heads.safety_heads": "safety_heads",
+    "safety.heads.ships": "ships",
+    "studies.build": "build_atlas",
 }
-"""Each verb and the module it lives in; imported when first asked for."""
+"""The verbs of each module, which is imported when one of them is first used."""
+_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 _FOLDERS = ("behaviour", "gating", "generation", "labels", "patching", "plots", "safety", "scale", "studies", "testing")
 

@@ -242,15 +242,11 @@ class settings(ContextDecorator):
 
 
 def _checked_date(date: str | datetime.date | None) -> str | None:
+    text = date.isoformat()[:10] if isinstance(date, datetime.date) else date
     try:
-        given = datetime.date.fromisoformat(date) if isinstance(date, str) else date
-    except ValueError:
-        given = date
-    if given is None:
-        return None
-    if not isinstance(given, datetime.date):
-        raise ValueError(f'date is {date!r}; give a day as text, such as "2026-02-28", or a datetime.date')
-    return given.isoformat()[:10]
+        return None if text is None else datetime.date.fromisoformat(text).isoformat()
+    except (TypeError, ValueError):
+        raise ValueError(f'date is {date!r}; give a day as text, such as "2026-02-28", or a datetime.date') from None
 
 
 def show_bytes(size: float) -> str:

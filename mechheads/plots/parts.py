@@ -17,6 +17,7 @@ import numpy as np
 
 from mechheads.io.write import write_file
 from mechheads.messages.arguments import check_known, checked
+from mechheads.messages.notices import first_sentence
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -335,20 +336,12 @@ def has_kaleido() -> bool:
     return importlib.util.find_spec("kaleido") is not None
 
 
-def first_line(error: BaseException) -> str:
-    """What an error says first; kaleido's errors hold their lines in a tuple."""
-    first: Any = error.args
-    while isinstance(first, tuple) and first:
-        first = first[0]
-    return (str(first).strip().splitlines() or [type(error).__name__])[0]
-
-
 def _picture(figure: go.Figure, kind: str, scale: float) -> bytes:
     layout: Any = figure.layout
     try:
         drawn = figure.to_image(format=kind, width=layout.width, height=layout.height, scale=scale)
     except Exception as error:  # kaleido raises errors of many types if it finds no browser, or the browser fails
-        raise RuntimeError(f"the figure could not be drawn ({first_line(error)}); {_BROWSER}") from error
+        raise RuntimeError(f"the figure could not be drawn ({first_sentence(error)}); {_BROWSER}") from error
     if not drawn:
         raise RuntimeError(f"the browser drew nothing; {_BROWSER}")
     return drawn

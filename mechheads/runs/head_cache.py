@@ -17,7 +17,7 @@ from torch import Tensor
 from mechheads.heads import HeadId
 from mechheads.limits import Limits, current, show_bytes
 from mechheads.messages.arguments import did_you_mean
-from mechheads.messages.habits import advice, item_advice
+from mechheads.messages.habits import advice
 from mechheads.messages.notices import Wrapped
 from mechheads.model.backend import Hook
 from mechheads.model.core import ModelCore
@@ -293,7 +293,10 @@ class HeadCache(Wrapped):
     __iter__ = None  # there is nothing to iterate over: without this, __getitem__ would be asked
 
     def __getitem__(self, item: object) -> NoReturn:
-        raise KeyError(item_advice(item))
+        raise KeyError(
+            f'run[{item!r}]: a run has no items; write run.pattern.layer(2) or run.z["L2H1"]; run.result too has what heads '
+            "do, and model.model is the TransformerLens model"
+        )
 
     def __getattr__(self, name: str) -> Any:
         if instead := advice("run", name):

@@ -149,11 +149,13 @@ def test_what_cannot_be_saved_says_what_to_do(scores, tmp_path, monkeypatch):
         mh.plots.save(figure, tmp_path / "a.png")
 
     def fail(*_: Any, **__: Any) -> bytes:
-        raise RuntimeError(("no browser\nwas found",))
+        raise RuntimeError("no browser\nwas found")
 
     monkeypatch.setattr(parts, "has_kaleido", lambda: True)
     monkeypatch.setattr(go.Figure, "to_image", fail)
     (tmp_path / "a.png").write_bytes(b"before")
-    with pytest.raises(RuntimeError, match=r"could not be drawn \(no browser\); install Chrome or Chromium"):
+    with pytest.raises(
+        RuntimeError, match=r"could not be drawn \(no browser \(RuntimeError\)\); install Chrome or Chromium"
+    ):
         mh.plots.save(figure, tmp_path / "a.png")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.png", b"before")]
