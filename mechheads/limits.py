@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from numbers import Real
 from os import PathLike
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 DEFAULT_BUDGET = 4 * 2**30
 _UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
@@ -122,9 +122,6 @@ Budget = int | str | Limits | None
 """The type of ``budget`` arguments: bytes, a text such as "2 GB", ``Limits``, or None for what the settings say."""
 
 
-ControlTokens = Literal["tokens", "text"]
-
-
 @dataclass(frozen=True)
 class Settings:
     """How analyses run now; see ``settings``. ``date`` is None for the day on which an analysis begins."""
@@ -134,7 +131,6 @@ class Settings:
     progress: bool = True
     store: str | PathLike[str] | None = None
     date: str | None = None
-    control_tokens: ControlTokens = "tokens"
     template_options: Mapping[str, Any] | None = None
     device: str = "auto"
 
@@ -169,9 +165,6 @@ class settings(ContextDecorator):
         date: the date that a chat template gets if it reads the date of today, as text such as "2026-02-28" or a
             ``datetime.date`` (at first the day on which the analysis begins). The provenance of a result names it if a
             template read it. A time of the day is midnight.
-        control_tokens: what control tokens in the messages of a chat are, such as ``"<|im_end|>"`` in a request:
-            ``"tokens"``, as most tokenizers read them, with a warning (at first); or ``"text"``, the characters that
-            they are written in. It concerns chats alone: a plain string has the tokens that the tokenizer gives it.
         template_options: what a chat template gets besides the chat, by the names that it reads, such as
             ``{"enable_thinking": False}``. The provenance names them.
         device: where ``mh.load`` puts a model unless it is told, and with it the figures of ``mh.studies``, such as
@@ -179,8 +172,7 @@ class settings(ContextDecorator):
 
     Raises:
         ValueError: if the budget is less than one byte, not finite, or cannot be read; workers are not workers; the
-            seed is not a whole number; the date is no date; control tokens are to be something else; or the options of
-            a template have no names.
+            seed is not a whole number; the date is no date; or the options of a template have no names.
         ImportError: if ray, which runs workers, is not installed.
 
     >>> with mh.settings(progress=False, budget="2 GB", seed=1):
@@ -198,12 +190,9 @@ class settings(ContextDecorator):
         store: str | PathLike[str] | None = None,
         seed: int | None = None,
         date: str | datetime.date | None = None,
-        control_tokens: ControlTokens | None = None,
         template_options: Mapping[str, Any] | None = None,
         device: str | None = None,
     ) -> None:
-        if control_tokens not in (None, *get_args(ControlTokens)):
-            raise ValueError(f"control_tokens is {control_tokens!r}; choose 'tokens' or 'text'")
         if template_options is not None and not isinstance(template_options, Mapping):
             raise ValueError(
                 f'template_options is {template_options!r}; give what the template reads: {{"enable_thinking": False}}'
@@ -219,7 +208,6 @@ class settings(ContextDecorator):
             "store": store,
             "seed": seed,
             "date": _checked_date(date),
-            "control_tokens": control_tokens,
             "template_options": template_options,
             "device": device,
         }

@@ -7,7 +7,7 @@ for each row, and rows leave the batch when they are finished.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,27 +29,21 @@ _WORTH_SHARING = 128
 """Shared tokens are computed in a pass of their own if this saves at least so many tokens."""
 
 
-PROCESSORS: dict[str, Callable[[Any, int, Any], Any]] = {
-    "sequence_bias": lambda bias, start, ends: processors.SequenceBiasLogitsProcessor(bias),
-    "repetition_penalty": lambda penalty, start, ends: processors.RepetitionPenaltyLogitsProcessor(penalty),
-    "no_repeat_ngram_size": lambda size, start, ends: processors.NoRepeatNGramLogitsProcessor(size),
-    "bad_words_ids": lambda words, start, ends: processors.NoBadWordsLogitsProcessor(words, ends),
-    "min_length": lambda least, start, ends: processors.MinLengthLogitsProcessor(least, ends, ends.device),
-    "min_new_tokens": lambda least, start, ends: processors.MinNewTokensLengthLogitsProcessor(
-        start, least, ends, ends.device
-    ),
-    "suppress_tokens": lambda ids, start, ends: processors.SuppressTokensLogitsProcessor(ids, ends.device),
-    "begin_suppress_tokens": lambda ids, start, ends: processors.SuppressTokensAtBeginLogitsProcessor(
-        ids, start, ends.device
-    ),
+_FOLLOWED: dict[str, Callable[..., Any]] = {
+    "repetition_penalty": lambda penalty, ends: processors.RepetitionPenaltyLogitsProcessor(penalty),
+    "no_repeat_ngram_size": lambda size, ends: processors.NoRepeatNGramLogitsProcessor(size),
+    "suppress_tokens": lambda ids, ends: processors.SuppressTokensLogitsProcessor(ids, ends.device),
 }
-"""What changes logits by a model's generation settings, from the setting, the prompt's length and the end tokens."""
-_OTHERS = ("num_beams", "penalty_alpha", "guidance_scale", "forced_bos_token_id", "forced_eos_token_id")
-_OTHERS += ("exponential_decay_length_penalty", "watermarking_config", "dola_layers")
+"""What changes logits by a model's generation settings, from the setting and the end tokens."""
+_OTHERS = (
+    *("num_beams", "penalty_alpha", "guidance_scale", "watermarking_config", "dola_layers", "sequence_bias"),
+    *("bad_words_ids", "begin_suppress_tokens", "min_length", "min_new_tokens", "exponential_decay_length_penalty"),
+    *("forced_bos_token_id", "forced_eos_token_id"),
+)
 _NEUTRAL = (None, 0, 1, 1.0, [], {})
 
 
-def own_settings(model: Model, names: Sequence[str] = tuple(PROCESSORS)) -> dict[str, Any]:
+def _own_settings(model: Model, names: Iterable[str]) -> dict[str, Any]:
     """Those of a model's generation settings that change which token comes next, without neutral values."""
     settings = getattr(getattr(model.model, "original_model", None), "generation_config", None)
     values = {name: getattr(settings, name, None) for name in names}
@@ -58,7 +52,7 @@ def own_settings(model: Model, names: Sequence[str] = tuple(PROCESSORS)) -> dict
 
 def warn_of_others(model: Model) -> None:
     """Warn of generation settings of a model that are not followed."""
-    if others := own_settings(model, _OTHERS):
+    if others := _own_settings(model, _OTHERS):
         some = ", ".join(f"{name}={value!r}" for name, value in others.items())
         warn(
             f"{model.name}'s generation settings have {some}, which is not followed: its own generate gives other texts"
@@ -143,7 +137,7 @@ class Batch:
         self.present: dict[int, Tensor] = {}
         self.passing = self.live, self.start[:, None]
         self._columns = None if model.backend.layout == "whole" else Columns(len(prompt), self.pos)
-        self._settings = own_settings(model)
+        self._settings = _own_settings(model, _FOLLOWED)
 
     def rows_of(self, condition: int) -> Int[Tensor, " row"] | None:
         """The rows of a condition in the current forward pass; None if it has none."""
@@ -189,14 +183,9 @@ class Batch:
         self, logits: Float[Tensor, "live d_vocab"], ends: Int[Tensor, " end"]
     ) -> Float[Tensor, "live d_vocab"]:
         """The logits after the model's own generation settings, row by row, since texts differ in length."""
-        changed = []
-        for row, scores in zip(self.live.tolist(), logits.float(), strict=True):
-            start = int(self.start[row])
-            each = processors.LogitsProcessorList(
-                PROCESSORS[name](value, start, ends) for name, value in self._settings.items()
-            )
-            changed.append(each(self.ids[row : row + 1, : int(self.end[row])], scores[None]))  # pyright: ignore
-        return torch.cat(changed)
+        each = processors.LogitsProcessorList(_FOLLOWED[name](value, ends) for name, value in self._settings.items())
+        rows = zip(self.live.tolist(), logits.float(), strict=True)
+        return torch.cat([each(self.ids[row : row + 1, : int(self.end[row])], scores[None]) for row, scores in rows])  # pyright: ignore
 
     def _leave(self, ended: Bool[Tensor, " live"]) -> None:
         """Drop finished rows; the last unfinished rows take their places in the columns."""

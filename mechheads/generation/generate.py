@@ -7,20 +7,19 @@ all. ``mechheads.generation.batch`` writes one batch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from types import MappingProxyType
 from typing import Annotated, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.engine.job import intervention_for
-from mechheads.generation.batch import Batch, Choice, Choose, warn_of_others
+from mechheads.generation.batch import Batch, Choice, warn_of_others
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import (
     Context,
@@ -45,13 +44,10 @@ from mechheads.progress import Bar
 from mechheads.prompts.chats import apply_template
 from mechheads.prompts.encoding import text_ids, token_strings
 from mechheads.prompts.prompts import Prompts, as_prompts
-from mechheads.prompts.tokens import PromptLike, Tokens, shorten
+from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.head_cache import KEY_SITES, HeadCache, token_bytes
 
 Off = Sequence[HeadLike] | HeadLike
-Steer = Mapping[int, Float[Tensor, " d_model"]]
-"""For each layer, what is added to the residual stream before it, at every position."""
-
 Texts = Callable[[], list[tuple[list[int], list[int]]]]
 """Gives the tokens so far of each row of the current forward pass, and the positions of them that it computes."""
 
@@ -60,18 +56,13 @@ _IN_CONTEXT = 16
 
 
 @torch.no_grad()
-def changed_by(
-    model: Model, prompts: Prompts, off: Off, intervention: InterventionLike, steer: Steer
+def _turning_off(
+    model: Model, tokens: Tokens, heads: Sequence[HeadId], rule: Intervention
 ) -> Callable[[Texts], list[Hook]]:
-    """Hooks that turn heads off and add directions, once it is known where the texts are that are written."""
-    if not isinstance(steer, Mapping):
-        raise ValueError(f"steer is {shorten(steer)}; give a dict of a layer and a vector, such as {{12: direction}}")
-    hooks = [(model.hook_name("resid_pre", layer), _adding(model, layer, steer[layer])) for layer in steer]
-    rule, heads = intervention_for("intervention", intervention, prompts), heads_off(model, off)
+    """Hooks that turn heads off, once it is known where the texts are that are written."""
     if isinstance(rule, PatternOfTokens) and site_of(rule) == "pattern":
-        return lambda texts: [*hooks, *(_attending(model, head, rule, texts) for head in heads)]
-    changes = changes_of(model, prompts.tokens(model), heads, rule) if heads else []
-    hooks += change_hooks(model, [(change, EVERYWHERE) for change in changes])
+        return lambda texts: [_attending(model, head, rule, texts) for head in heads]
+    hooks = change_hooks(model, [(change, EVERYWHERE) for change in changes_of(model, tokens, heads, rule)])
     return lambda texts: hooks
 
 
@@ -91,21 +82,12 @@ def changes_of(model: Model, tokens: Tokens, heads: Sequence[HeadId], interventi
     return changes
 
 
-def heads_off(model: Model, off: Off) -> tuple[HeadId, ...]:
+def _heads_off(model: Model, off: Off) -> tuple[HeadId, ...]:
     if off is None:
         raise ValueError("off is None; give a list of heads, or leave it out to turn none off")
     if not isinstance(off, str) and isinstance(off, Sized) and not len(off):
         return ()
     return check_heads(off, model.n_layers, model.n_heads)
-
-
-def _adding(model: Model, layer: int, direction: Tensor) -> Any:
-    if not isinstance(layer, int) or not 0 <= layer < model.n_layers:
-        raise ValueError(f"steer names layer {layer!r}; this model has layers 0..{model.n_layers - 1}")
-    if not isinstance(direction, Tensor) or direction.shape != (model.d_model,) or not direction.isfinite().all():
-        got = f"shape {list(direction.shape)}" if isinstance(direction, Tensor) else type(direction).__name__
-        raise ValueError(f"steer[{layer}] is {got}; give a tensor of {model.d_model} finite numbers, d_model")
-    return lambda value, hook: value + direction.to(value)
 
 
 def _attending(model: Model, head: HeadId, rule: PatternOfTokens, texts: Texts) -> Hook:
@@ -236,52 +218,6 @@ GREEDY = Sampling()
 """The most probable token at each step, at most 128 of them."""
 
 
-Stream = Callable[[int, str], object]
-"""Called with the index of a prompt and a piece of its new text."""
-
-
-class Streaming:
-    """A choice of tokens that passes on the text of each token, once its characters are whole."""
-
-    def __init__(self, choose: Choose, stream: Stream, tokenizer: Any, ends: Collection[int]) -> None:
-        self._choose, self._stream, self._tokenizer, self._ends = choose, stream, tokenizer, ends
-        self._ids: dict[int, list[int]] = {}
-        self._sent: dict[int, int] = {}
-
-    def __call__(
-        self, logits: Float[Tensor, "row d_vocab"], prompts: Int[Tensor, " row"], step: int
-    ) -> Int[Tensor, " row"]:
-        tokens = self._choose(logits, prompts, step)
-        for prompt, token in zip(prompts.tolist(), tokens.tolist(), strict=True):
-            if token not in self._ends:
-                self._send(prompt, token)
-        return tokens
-
-    def finish(self) -> None:
-        """Pass on what is left: bytes at the end of a text that are no whole character."""
-        for prompt in self._ids:
-            text = self._text(prompt)
-            if len(text) > self._sent.get(prompt, 0):
-                self._stream(prompt, text[self._sent.get(prompt, 0) :])
-
-    def _text(self, prompt: int) -> str:
-        ids = self._ids[prompt]
-        if self._tokenizer is None:
-            return " ".join(token_strings(ids, None))
-        return self._tokenizer.decode(ids, skip_special_tokens=True)
-
-    def _send(self, prompt: int, token: int) -> None:
-        self._ids.setdefault(prompt, []).append(token)
-        sent = self._sent.get(prompt, 0)
-        whole = self._text(prompt).rstrip("\ufffd")  # the first bytes of a character
-        if len(whole) > sent:
-            self._sent[prompt] = len(whole)
-            self._stream(prompt, whole[sent:])
-
-
-_NOTHING: Steer = MappingProxyType({})
-
-
 @dataclass(frozen=True)
 class Generated:
     """Generated texts, one entry for each prompt.
@@ -315,9 +251,7 @@ def generate(
     *,
     off: Off = (),
     intervention: InterventionLike = "mean",
-    steer: Steer = _NOTHING,
     hooks: Sequence[Hook] = (),
-    stream: Stream | None = None,
 ) -> Generated:
     """Continue prompts until an end token or ``sampling.max_new_tokens``, with heads on or off.
 
@@ -333,11 +267,9 @@ def generate(
         intervention: what a head that is off gives, as in ``mh.sweep``: ``"mean"``, its mean over all tokens of the
             prompts; ``"zero"``; ``"uniform"``, what it gives if it attends equally to all tokens so far; or any other
             that treats every token by itself.
-        steer: for each layer, a vector [d_model] that is added to the residual stream before it, at every position.
         hooks: (hook name, function of value and hook), with names from ``Model.hook_name``. They are called for the
             prompt, which may come in two parts, and then for one token at a time of each unfinished row. So a function
             must treat every row and every position independently.
-        stream: called with the index of a prompt and a piece of text, as text comes.
 
     Returns:
         Texts and ids. After Ctrl-C, with a warning, what was written until then.
@@ -354,16 +286,13 @@ def generate(
     False
     """
     check_hooks(model, hooks)
-    if stream is not None and not callable(stream):
-        raise ValueError(f"stream is {stream!r}; give a function of the prompt's index and a piece of text")
     sampling = Sampling(max_new_tokens=sampling) if isinstance(sampling, int) else sampling
     resolved = as_prompts(prompts)
     writer = _Writer(model, resolved, [()], hooks, sampling)
-    writer.ready()
-    changed = changed_by(model, resolved, off, intervention, steer)
-    if not heads_off(model, off) and not steer:
-        changed = _unchanged
-    return replace(writer, changed=changed, stream=stream).write()[0]
+    tokens, rule = writer.ready(), intervention_for("intervention", intervention, resolved)
+    if heads := _heads_off(model, off):
+        writer = replace(writer, changed=_turning_off(model, tokens, heads, rule))
+    return writer.write()[0]
 
 
 def check_hooks(model: Model, hooks: Sequence[Hook]) -> None:
@@ -404,7 +333,6 @@ class _Writer:
     conditions: Sequence[Sequence[HeadChange]]
     hooks: Sequence[Hook]
     sampling: Sampling
-    stream: Stream | None = None
     changed: Callable[[Texts], list[Hook]] = _unchanged
 
     def write(self) -> list[Generated]:
@@ -420,18 +348,13 @@ class _Writer:
             for rows in self._batches(tokens, limits.memory):
                 prompts, conditions = [row % n for row in rows], [row // n for row in rows]
                 batch = Batch(self.model, tokens, prompts, conditions, new, limits)
-                chooser: Choose = choose
-                if self.stream is not None:
-                    chooser = Streaming(choose, self.stream, self.model.tokenizer, ends.tolist())
                 try:
-                    write = partial(batch.run, chooser, ends, bar)
+                    write = partial(batch.run, choose, ends, bar)
                     changes = [*self.changed(batch.texts), *self.hooks, *self._changes(batch)]
                     self.model.backend.under(changes, write)
                 finally:
                     for row, written in zip(rows, batch.written(), strict=True):
                         found[row] = written
-                    if isinstance(chooser, Streaming):
-                        chooser.finish()
                 self._claim(batch)
         interrupts.warn(
             f"{sum(map(self._is_done, found))} of {len(found)} answers", "the others are as far as they got"

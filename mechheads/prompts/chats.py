@@ -4,16 +4,15 @@ A chat that ends with a message of the user is followed by what opens the assist
 message of the assistant goes on within this message. Everything that is given must stand in what the template writes:
 many templates leave out a role that they do not know, or a system message, without a word.
 
-A template may read the date of today, by ``strftime_now`` or by a variable. It gets the date of ``mh.settings``, or the
-day on which the analysis began, and the result's provenance names it.
+A template that reads the date of today by ``strftime_now`` gets the date of ``mh.settings``, or the day on which the
+analysis began, and the result's provenance names it.
 """
 
 from __future__ import annotations
 
 import datetime
-import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from contextlib import ContextDecorator
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from typing import Any
 
 from mechheads.io.text import check_unicode, shown
 from mechheads.limits import current, settings
-from mechheads.messages.notices import warn
 from mechheads.prompts.encoding import text_ids
 
 _ROLES = ("system", "user", "assistant")
@@ -46,24 +44,21 @@ def is_chat(item: Any) -> bool:
 def chat_tokens(chat: Any, tokenizer: Any, what: str) -> tuple[list[int], str, list[tuple[int, int]] | None]:
     """The token ids of a chat, its text, and the characters of each token, if they are known."""
     messages = messages_of(chat, what)
-    text, shape = _written(messages, tokenizer, what)
-    if found := next(_control_tokens(messages, tokenizer), None):
-        index, token = found
-        if current().control_tokens == "text":
-            note("control_tokens", "text")
-            return _ids_as_text(messages, shape, tokenizer), text, None
-        warn(
-            f"{what}: message {index} has {token!r} in its content, which the tokenizer reads as a control token: the "
-            "message may end there, or another begin. To keep it as text, use "
-            'mh.settings(control_tokens="text")'
-        )
+    text = _written(messages, tokenizer, what)
+    template = template_of(tokenizer)
+    for index, message in enumerate(messages):
+        if found := control_tokens_in(message["content"], tokenizer, "" if message["role"] in _ASSISTANT else template):
+            raise ValueError(
+                f"{what}: message {index} has {found[0]!r} in its content, which the tokenizer reads as a control "
+                "token: the message may end there, or another begin. Take it out, or give the whole prompt as a string"
+            )
     ids, offsets = text_ids(text, tokenizer, special=False)
     return ids, text, offsets
 
 
 def chat_text(chat: Any, tokenizer: Any, what: str = "the chat") -> str:
     """A chat in the words of the template, up to where the model goes on: an answer opened, or its own last message."""
-    return _written(messages_of(chat, what), tokenizer, what)[0]
+    return _written(messages_of(chat, what), tokenizer, what)
 
 
 def continues(messages: Sequence[Mapping[str, Any]]) -> bool:
@@ -123,8 +118,8 @@ def _content(content: Any, what: str) -> str:
     return check_unicode("".join(texts), what)
 
 
-def _written(messages: Sequence[Mapping[str, str]], tokenizer: Any, what: str) -> tuple[str, type]:
-    """The text of a chat, and the type of the contents that its template takes: a text, or a list of parts."""
+def _written(messages: Sequence[Mapping[str, str]], tokenizer: Any, what: str) -> str:
+    """The text of a chat. Some templates take contents as a text, others as a list of parts."""
     template = template_of(tokenizer)
     for index, message in enumerate(messages):
         role = message["role"]
@@ -151,7 +146,7 @@ def _written(messages: Sequence[Mapping[str, str]], tokenizer: Any, what: str) -
         except ValueError as error:
             first = first or error
         else:
-            return text, shape
+            return text
     raise first or ValueError(f"{what} cannot be written")
 
 
@@ -165,13 +160,13 @@ def _check_end(messages: Sequence[Mapping[str, str]], text: str, what: str) -> N
         )
 
 
-def _apply(tokenizer: Any, messages: Sequence[Mapping[str, str]], shape: type, **options: Any) -> Any:
+def _apply(tokenizer: Any, messages: Sequence[Mapping[str, str]], shape: type) -> str:
     given = [
         {"role": one["role"], "content": one["content"] if shape is str else [{"type": "text", "text": one["content"]}]}
         for one in messages
     ]
     goes_on = {"continue_final_message": True} if continues(messages) else {"add_generation_prompt": True}
-    return apply_template(tokenizer, given, **goes_on, **options)
+    return apply_template(tokenizer, given, **goes_on)
 
 
 def _left_out(
@@ -193,14 +188,6 @@ def _left_out(
     return next((index for index in range(len(messages)) if f"{_MARK}{index}{_MARK}" not in again), None)
 
 
-def _control_tokens(messages: Sequence[Mapping[str, str]], tokenizer: Any) -> Iterator[tuple[int, str]]:
-    """Control tokens in the contents of messages, each with the index of its message; see ``control_tokens_in``."""
-    template = template_of(tokenizer)
-    for index, message in enumerate(messages):
-        written = "" if message["role"] in _ASSISTANT else template
-        yield from ((index, token) for token in control_tokens_in(message["content"], tokenizer, written))
-
-
 def control_tokens_in(text: str, tokenizer: Any, template: str = "") -> list[str]:
     """The control tokens in a text: special tokens, and tokens added to the vocabulary that a template writes."""
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
@@ -211,16 +198,6 @@ def control_tokens_in(text: str, tokenizer: Any, template: str = "") -> list[str
     ]
 
 
-def _ids_as_text(messages: Sequence[Mapping[str, str]], shape: type, tokenizer: Any) -> list[int]:
-    """The ids of a chat in which control tokens in the contents of messages are text."""
-    if "sanitize_control_tokens" not in inspect.signature(tokenizer.apply_chat_template).parameters:
-        raise ValueError(
-            'control_tokens is "text", but this release of transformers, or this tokenizer, cannot read control tokens '
-            "as text; update transformers, or take the control tokens out of the messages"
-        )
-    return [*_apply(tokenizer, messages, shape, tokenize=True, return_dict=False, sanitize_control_tokens=True)]
-
-
 def _keys(message: Mapping[Any, Any]) -> str:
     shown = ", ".join(map(repr, list(message)[:6])) or "no keys"
     return f"the keys {shown}" if message else shown
@@ -228,9 +205,6 @@ def _keys(message: Mapping[Any, Any]) -> str:
 
 # -- the template of the model ---------------------------------------------------------------------------
 
-_VARIABLES = ("date_string", "current_date")
-"""Variables by which templates ask for the date, and how they write it, as Llama 3 does."""
-_WRITTEN = "%d %b %Y"
 _NOW = re.compile(r"""\bstrftime_now\(\s*(['"])([^'"]*)\1\s*\)""")
 """Where a template writes the date of today."""
 _OURS = ("messages", "add_generation_prompt", "continue_final_message")
@@ -253,7 +227,7 @@ class as_here(ContextDecorator):
 
     def __init__(self, notes: MutableMapping[str, Any] | None = None) -> None:
         now, call = current(), _CALL.get()
-        self._given = {name: getattr(now, name) for name in ("date", "control_tokens", "template_options")}
+        self._given = {name: getattr(now, name) for name in ("date", "template_options")}
         day = datetime.date.today() if call is None else call.day
         self._call = _Call(day, () if notes is None else (*(call.notes if call else ()), notes))
         self._before: list[tuple[settings, Token[_Call | None]]] = []
@@ -299,12 +273,12 @@ def template_of(tokenizer: Any) -> str:
     return template["default"]
 
 
-def apply_template(tokenizer: Any, messages: list[dict[str, Any]], **options: Any) -> Any:
+def apply_template(tokenizer: Any, messages: list[dict[str, Any]], **options: Any) -> str:
     """What ``tokenizer.apply_chat_template`` gives, with the date and the options of the settings."""
     template = template_of(tokenizer)
-    given = _options(template) | _dated(template) | {"tokenize": False} | options
+    given = _options(template) | _dated(template) | options
     try:
-        return tokenizer.apply_chat_template(messages, **given)
+        return tokenizer.apply_chat_template(messages, tokenize=False, **given)
     except Exception as error:  # a template is a program that comes with the model
         raise ValueError(f"this model's chat template fails: {error}; give prompts as plain strings") from error
 
@@ -321,13 +295,9 @@ def _options(template: str) -> dict[str, Any]:
     return options
 
 
-def _dated(template: str) -> dict[str, Any]:
-    """What gives a template the date: its own text with the date in it, or a variable if the settings have a date."""
-    asks = re.search(r"\bstrftime_now\b", template) is not None
-    given: dict[str, Any] = {}
-    if current().date is not None and not asks:
-        given = {name: known_date().strftime(_WRITTEN) for name in _VARIABLES if re.search(rf"\b{name}\b", template)}
-    if not asks and not given:
+def _dated(template: str) -> dict[str, str]:
+    """A template that asks for the date, with the date in it."""
+    if "strftime_now" not in template:
         return {}
     note("date", known_date().isoformat())
     midnight = datetime.datetime.combine(known_date(), datetime.time())
@@ -337,4 +307,4 @@ def _dated(template: str) -> dict[str, Any]:
             "date: this model's chat template makes up the form of the date that it reads from the clock, so it cannot "
             "be given another; leave date out of mh.settings, or write the date into model.tokenizer.chat_template"
         )
-    return given | ({} if dated == template else {"chat_template": dated})
+    return {"chat_template": dated}

@@ -328,11 +328,6 @@ SETTINGS: dict[str, Any] = {
     "repetition_penalty": 1.7,
     "no_repeat_ngram_size": 2,
     "suppress_tokens": [*range(100, 200)],
-    "begin_suppress_tokens": [*range(150, 400)],
-    "bad_words_ids": [[i] for i in range(200, 260)],
-    "min_new_tokens": NEW,
-    "min_length": 12,
-    "sequence_bias": [[[i], 4.0] for i in range(40, 50)],
 }
 
 
@@ -341,8 +336,6 @@ def test_a_models_generation_settings_are_followed_as_in_its_own_generate(tiny, 
     own = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"), attn_implementation="eager")
     setattr(own.generation_config, name, SETTINGS[name])
     plainly = generate(llama, PROMPTS, **QUIET).ids
-    if name.startswith("min"):  # an end token that comes at once
-        own.generation_config.eos_token_id = plainly[0][0]
     own.save_pretrained(tmp_path)
     llama.tokenizer.save_pretrained(tmp_path)
     written = generate(mh.load(str(tmp_path)), PROMPTS, **QUIET)
@@ -478,7 +471,6 @@ def test_bad_sampling(given, message):
     [
         ({"hooks": [("blocks.0.attn.hook_y", print)]}, r"hooks: the model has no hook 'blocks\.0\.attn\.hook_y'"),
         ({"sampling": "many"}, "sampling is 'many'; give a whole number or mh.generation.Sampling"),
-        ({"stream": 3}, "stream is 3; give a function"),
     ],
 )
 def test_bad_arguments(llama, given, message):

@@ -257,7 +257,6 @@ def test_what_transformerlens_rotates_into_float32_runs_in_half_precision(family
 TASK = mh.Task(["The capital of France is", "Two and two make"], [" Paris", " four"])
 UNCACHED: dict[str, Callable[[mh.Model], Any]] = {
     "text with heads off": lambda model: mh.generate(model, CLEAN, 4, off=["L1H2"]),
-    "text with a direction": lambda model: mh.generate(model, CLEAN, 4, steer={1: torch.ones(model.d_model)}),
     "log-probabilities of a task": lambda model: mh.task_log_prob(model, TASK, off=["L1H2"]),
     "gates": lambda model: mh.fit_gates(model, TASK, seeds=1, updates=1),
     "a group of heads": lambda model: mh.safety.sahara(model, CLEAN, 1, template="bare", draws=1, heads=["L1H2"]),

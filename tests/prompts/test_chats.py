@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import datetime
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -159,28 +158,14 @@ def test_a_tokenizer_with_several_templates_has_the_default(tokenizer: Any) -> N
 def test_a_template_has_the_date_that_is_given(tokenizer: Any, given: Any) -> None:
     with mh.settings(date=given):
         assert chat_text([USER], with_template(tokenizer, DATED)).startswith("Today is 28 Feb 2026.\n<s>user")
-        assert "2026-02-28 00:00" in chat_text(
-            [USER], with_template(tokenizer, "{% set now = strftime_now( '%Y-%m-%d %H:%M' ) %}{{ now }}" + CHATML)
-        )
+        own = "{% set now = strftime_now( '%Y-%m-%d %H:%M' ) %}{{ now }}"
+        assert "2026-02-28 00:00" in chat_text([USER], with_template(tokenizer, own + CHATML))
 
 
 @pytest.mark.parametrize("date", ["28 Feb", "", 5, "2026-02-30"])
 def test_what_is_no_date_is_refused(date: Any) -> None:
     with pytest.raises(ValueError, match=r"date is .*; give a day as text, such as"):
         mh.settings(date=date)
-
-
-LLAMA = (
-    "{% if not date_string is defined %}{% set date_string = '26 Jul 2024' %}{% endif %}Today: {{ date_string }}\n"
-) + CHATML
-
-
-def test_a_variable_for_the_date_has_its_own_text_unless_a_date_is_given(tokenizer: Any) -> None:
-    assert chat_text([USER], with_template(tokenizer, LLAMA)).startswith("Today: 26 Jul 2024\n")
-    with mh.settings(date="2026-02-28"):
-        assert chat_text([USER], tokenizer).startswith("Today: 28 Feb 2026\n")
-        own = LLAMA.replace("'26 Jul 2024'", "strftime_now('%B %Y')")
-        assert chat_text([USER], with_template(tokenizer, own)).startswith("Today: February 2026\n")
 
 
 def test_the_date_is_in_the_provenance_if_the_template_reads_it(
@@ -234,45 +219,21 @@ def test_a_date_that_a_template_would_not_get_is_refused(tokenizer: Any) -> None
 
 # --- control tokens ----------------------------------------------------------------------------------------
 
-TYPED = [{**USER, "content": "a<eos>b"}]
 
-
-def test_a_control_token_in_a_text_is_told_or_kept_as_text(loaded: Callable[[str], mh.Model]) -> None:
+def test_a_control_token_in_a_message_is_refused(loaded: Callable[[str], mh.Model]) -> None:
     model = loaded("gpt2")
-    tokenizer = model.tokenizer
-    whole = tokenizer.apply_chat_template(TYPED, add_generation_prompt=True, return_dict=False)
-    with pytest.warns(UserWarning, match=r"prompt 1: message 0 has '<eos>' in its content.*control_tokens=\"text\""):
-        assert mh.Prompts([[USER], TYPED]).tokens(model).unpadded[1] == whole
-    text = tokenizer.apply_chat_template(TYPED, add_generation_prompt=True, tokenize=False)
-    as_text = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    assert tokenizer.eos_token_id in whole and tokenizer.eos_token_id not in as_text
-    with mh.settings(control_tokens="text"), warnings.catch_warnings(action="error"):
-        assert mh.Prompts([TYPED]).tokens(model).unpadded == [as_text]
-        found = mh.ablate(model, [TYPED], heads="L0H0", progress=False)
-    assert found.provenance["control_tokens"] == "text"
-
-
-def test_control_tokens_of_the_template_and_of_a_plain_string_stay(tokenizer: Any, loaded) -> None:
-    model = mh.wrap(loaded("gpt2").model, tokenizer=with_template(tokenizer, CHATML.replace("</s>", "<eos>")))
-    typed = [{**USER, "content": "a<eos>b"}]
-    with mh.settings(control_tokens="text"):
-        (ids,) = mh.Prompts([typed]).tokens(model).unpadded
-        assert ids.count(tokenizer.eos_token_id) == 1
-        plain = mh.Prompts(["a<eos>b"]).tokens(model).unpadded[0]
-    assert plain == tokenizer("a<eos>b", add_special_tokens=False)["input_ids"]
-    with pytest.raises(ValueError, match="control_tokens is 'plain'; choose 'tokens' or 'text'"):
-        mh.settings(control_tokens="plain")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"prompt 1: message 0 has '<eos>' in its content.*give the whole prompt as a"):
+        mh.Prompts([[USER], [{**USER, "content": "a<eos>b"}]]).tokens(model)
+    plain = mh.Prompts(["a<eos>b"]).tokens(model).unpadded[0]
+    assert plain == model.tokenizer("a<eos>b", add_special_tokens=False)["input_ids"]
 
 
 def test_a_thought_of_the_assistant_is_no_control_token_of_a_user(tokenizer: Any) -> None:
     tokenizer.add_tokens(["<think>"])
     with_template(tokenizer, CHATML + "{% if false %}<think>{% endif %}")
-    from mechheads.prompts.chats import chat_tokens
-
-    with warnings.catch_warnings(action="error"):
-        chat_tokens([USER, {**BEGUN, "content": "<think>\n"}], tokenizer, "prompt 0")
-    with pytest.warns(UserWarning, match="message 0 has '<think>' in its content"):
-        chat_tokens([{**USER, "content": "What is <think>?"}], tokenizer, "prompt 0")
+    chats.chat_tokens([USER, {**BEGUN, "content": "<think>\n"}], tokenizer, "prompt 0")
+    with pytest.raises(ValueError, match="message 0 has '<think>' in its content"):
+        chats.chat_tokens([{**USER, "content": "What is <think>?"}], tokenizer, "prompt 0")
 
 
 # --- options of the template -------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from typing import Any, Literal
 from mechheads.generation.generate import Generated
 from mechheads.io.text import described, entries
 from mechheads.messages.arguments import check_known, checked
-from mechheads.messages.notices import warn
 from mechheads.model.model import Model
 from mechheads.prompts.chats import chat_text, continues, control_tokens_in, is_chat, messages_of
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
@@ -79,9 +78,8 @@ def _in_template(model: Model, requests: Sequence[str] | Prompts, template: Temp
     if template == "query" and model.tokenizer is not None:
         for index, request in enumerate(requests):
             if found := control_tokens_in(request, model.tokenizer):
-                warn(
-                    f"{name}[{index}] has {found[0]!r} in it, which the tokenizer reads as a control token; take it "
-                    'out, or use template="chat" with mh.settings(control_tokens="text")'
+                raise ValueError(
+                    f"{name}[{index}] has {found[0]!r} in it, which the tokenizer reads as a control token; take it out"
                 )
     if pattern is not None:
         return Prompts([pattern.replace("{q}", request) for request in requests])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -243,12 +242,9 @@ def test_a_file_is_opened_wherever_requests_are_taken(tmp_path: Path, llama: mh.
         mh.safety_heads(llama, requests=form(mixed), **options)
 
 
-def test_control_tokens_in_a_request_are_told_but_for_the_bare_template(llama: mh.Model):
-    with pytest.warns(
-        UserWarning, match=r"requests\[1\] has '<eos>' in it, which the tokenizer reads as a control token"
-    ):
+def test_control_tokens_in_a_request_are_refused_but_for_the_bare_template(llama: mh.Model):
+    with pytest.raises(ValueError, match=r"requests\[1\] has '<eos>' in it, which the tokenizer reads as a control"):
         request_prompts(llama, ["no", "a<eos>b"], "query")
-    with pytest.warns(UserWarning, match=r"prompt 1: message 0 has '<eos>' in its content"):
+    with pytest.raises(ValueError, match="prompt 1: message 0 has '<eos>' in its content"):
         request_prompts(llama, ["no", "a<eos>b"], "chat").tokens(llama)
-    with warnings.catch_warnings(action="error"):
-        request_prompts(llama, ["no", "a<eos>b"], "bare").tokens(llama)
+    assert len(request_prompts(llama, ["no", "a<eos>b"], "bare").tokens(llama)) == 2
