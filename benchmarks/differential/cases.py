@@ -319,7 +319,9 @@ def _model(folder: Path, dtype: torch.dtype) -> mh.Model:
     """The model of a folder; one with an adapter comes from peft."""
     if not folder.with_name(f"{folder.name} base").exists():
         return mh.load(folder, dtype=dtype)
-    return mh.wrap(_plain(folder, dtype, double=False), transformers.AutoTokenizer.from_pretrained(folder))
+    return mh.wrap(
+        _plain(folder, dtype, double=False), transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    )
 
 
 def _ours(case: Case, folder: Path, question: Question, shelf: Shelf) -> list[Any] | str:

@@ -294,8 +294,8 @@ class HeadCache(Wrapped):
 
     def __getitem__(self, item: object) -> NoReturn:
         raise KeyError(
-            f'run[{item!r}]: a run has no items; write run.pattern.layer(2) or run.z["L2H1"]; run.result too has what heads '
-            "do, and model.model is the TransformerLens model"
+            f'run[{item!r}]: a run has no items; write run.pattern.layer(2) or run.z["L2H1"]; run.result is there too, '
+            "and model.model is the TransformerLens model"
         )
 
     def __getattr__(self, name: str) -> Any:
