@@ -220,7 +220,7 @@ def _fills(page: contract.Page) -> tuple[list[str], list[tuple[str, str]]]:
     model = page["model"]
     names, of = _categories(model)
     if names:
-        colours = category_colours(names, {})
+        colours = category_colours(names)
         called = [None if mine is None else [names[i] for i in mine] for mine in of]
         classes = [None if mine is None else class_of(mine) for mine in called]
         several = sorted({each for each in classes if each} - {*names, NONE})

@@ -43,7 +43,6 @@ def category_map(
     *,
     marks: Marks = "cells",
     title: str | None = None,
-    colours: Mapping[str, str] | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
     """Map of the heads of one or several models, coloured by category, as in the paper.
@@ -59,12 +58,10 @@ def category_map(
         labels: from ``label_heads``, or several results in a mapping from the names of their models.
         marks: ``"cells"``, or ``"dots"`` as in the paper's figure.
         title: the title; by default the model's name if there is one panel.
-        colours: colours for your own categories, or to replace the default ones.
         theme: ``"light"`` or ``"dark"``.
 
     Raises:
-        ValueError: if there is nothing to draw, a result holds no labels, ``marks`` is unknown, or a colour in
-            ``colours`` belongs to another category or is given for an unknown one.
+        ValueError: if there is nothing to draw, a result holds no labels, or ``marks`` is unknown.
 
     >>> labels = mh.label_heads(mh.relation_scores(model, "country_to_capital"))
     >>> figure = mh.plots.category_map({"SmolLM2": labels})
@@ -79,7 +76,7 @@ def category_map(
     if title is None and not isinstance(labels, Mapping):
         title = str(labels.provenance.get("model", labels.name))
     tested = {name for part in panels.values() for name in part.dataset["category"].values.tolist()}
-    palette = category_colours(tested, colours or {})
+    palette = category_colours(tested)
     classes = {name: _classes(part) for name, part in panels.items()}
     grid = _place_panels(list(panels.values()))
     figure = grid.figure(subplot_titles=[plain(name) for name in panels] if isinstance(labels, Mapping) else None)
@@ -127,13 +124,13 @@ def _entries(palette: Mapping[str, str], tested: set[str], classes: Sequence[np.
     """What the legend says of each class that was tested or occurs, and of all the paper's if one was tested."""
     occurring = [what for part in classes for what in part.ravel().tolist()]
     used = {*tested, *occurring, *(_COLOURS if tested & set(_CATEGORIES) else ())}
-    shown = [what for what in palette if what in used]
     number = "" if len(classes) > 1 else " {}"
     return {
         what: f"{plain(what)} (not tested)"
         if what in _CATEGORIES and what not in tested
         else plain(what) + number.format(occurring.count(what))
-        for what in sorted(shown, key=_number)
+        for what in palette
+        if what in used
     }
 
 
@@ -199,12 +196,6 @@ def _add_panel(
     figure.update_yaxes(title_text=title, range=[-0.5, n_heads - 0.5], **heads, **place)
 
 
-def _number(what: str) -> int:
-    """How many categories a class stands for if it is a number of them, such as 2 for "2 categories"; else 0."""
-    number, _, rest = what.partition(" ")
-    return int(number) if rest == "categories" and number.isdecimal() else 0
-
-
 def _check(name: str, labels: HeadScores) -> None:
     if labels.extra_dims != ("category",) or "member" not in labels.dataset:
         where = f" of {name!r}" if name else ""
@@ -213,19 +204,10 @@ def _check(name: str, labels: HeadScores) -> None:
 
 def _classes(labels: HeadScores) -> np.ndarray:
     """The class of every head, [layer, head]; an empty string if it has no scores."""
-    member = labels.dataset["member"].values.astype(bool)
-    names = labels.dataset["category"].values.tolist()
-    missing = np.asarray(np.isnan(labels.scores.values).all(-1))
-
-    def one(has: np.ndarray, absent: bool) -> str:
-        return "" if absent else class_of([name for name, yes in zip(names, has, strict=True) if yes])
-
-    return np.array(
-        [
-            [one(member[layer, head], bool(missing[layer, head])) for head in range(labels.n_heads)]
-            for layer in range(labels.n_layers)
-        ]
-    )
+    member, names = labels.dataset["member"].values.astype(bool), labels.dataset["category"].values
+    called = [class_of(names[has].tolist()) for has in member.reshape(-1, len(names))]
+    missing = np.isnan(labels.scores.values).all(-1)
+    return np.where(missing, "", np.array(called, dtype=object).reshape(missing.shape))
 
 
 def class_of(categories: Sequence[str]) -> str:
@@ -278,25 +260,12 @@ _CATEGORIES = ("Knowledge", "Translation", "Algorithmic", "Linguistic")
 _FURTHER = ("#17becf", "#bcbd22", "#000000", "#aec7e8", "#98df8a", "#ffbb78", "#c5b0d5", "#f7b6d2")
 
 
-def category_colours(categories: Iterable[str], chosen: Mapping[str, str]) -> dict[str, str]:
-    """Colours of all classes that can occur, such as ``"2 categories"``, in the legend's order; or those chosen."""
+def category_colours(categories: Iterable[str]) -> dict[str, str]:
+    """Colours of all classes that can occur, such as ``"2 categories"``, in the legend's order."""
     different = set(categories)
-    new = sorted(different - _COLOURS.keys())
-    counts = [f"{n} categories" for n in range(2, len(different) + 1)]
-    further = [*new, *(several for several in counts if several not in _COLOURS)]
-    taken = {colour.lower() for colour in (*_COLOURS.values(), *chosen.values())}
-    extra = dict(zip(further, (colour for colour in _further() if colour not in taken), strict=False))
-    ordered = dict.fromkeys([*(name for name in _COLOURS if name not in counts), *new, *counts, *_COLOURS])
-    if unknown := [name for name in chosen if name not in ordered]:
-        raise ValueError(
-            f"colours has {unknown[0]!r}, which is not a category; the categories are {', '.join(ordered)}"
-        )
-    palette = {name: (_COLOURS | extra | dict(chosen))[name] for name in ordered}
-    for name, colour in chosen.items():
-        other = [one for one, its in palette.items() if one != name and its.lower() == colour.lower()]
-        if other:
-            raise ValueError(f"colours: {name!r} and {other[0]!r} both have {colour!r}; give each its own colour")
-    return palette
+    several = [f"{n} categories" for n in range(2, max(len(different), 4) + 1)]
+    names, further = [NONE, *_CATEGORIES, *sorted(different - _COLOURS.keys()), *several], _further()
+    return {name: _COLOURS[name] if name in _COLOURS else next(further) for name in names}
 
 
 def _further() -> Iterator[str]:

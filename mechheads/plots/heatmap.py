@@ -7,6 +7,8 @@ from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
+import xarray as xr
 from jaxtyping import Bool
 
 from mechheads.heads import HeadId
@@ -23,7 +25,6 @@ from mechheads.plots.parts import (
     figure_title,
     heat_trace,
     interval,
-    level_name,
     plain,
     themed,
 )
@@ -89,13 +90,15 @@ def heatmap(
     grid = Panels(rows, columns, across, up, _GAP_ACROSS, _GAP_DOWN)
     line = 1 if min(cell_width, cell_height) >= 10 else 0
     figure = grid.figure(subplot_titles=[label for label, _ in panels] if scores.extra_dims else None)
-    marks = [_marked(part) for _, part in panels]
+    marks = [part.dataset["p_family"].values <= _FAMILY_P for _, part in panels]
     for i, (label, part) in enumerate(panels):
         places, text = (np.arange(part.n_layers), np.arange(part.n_heads)), np.array(hover(part, label)).T
         figure.add_trace(heat_trace(part.scores.values.T, *places, text, line), **grid.place(i))
         if marks[i].any():
             size = int(np.clip(min(cell_width, cell_height) - 3, 2, 5))
-            figure.add_trace(_mark_trace(marks[i], size, not any(mark.any() for mark in marks[:i])), **grid.place(i))
+            first = not any(mark.any() for mark in marks[:i])
+            layers, heads = np.nonzero(marks[i])
+            figure.add_trace(_dot_trace(layers, heads, size, _DOTS, first), **grid.place(i))
     if not scores.extra_dims:
         _name_heads(figure, scores, (across / scores.n_layers, up / cells))
     figure.update_xaxes(title_text="Layer", title_standoff=4, **count_ticks(scores.n_layers, across))
@@ -130,17 +133,6 @@ def _about(scores: HeadScores) -> str:
     n = n_prompts(scores) or scores.provenance.get("n_prompts", 0)
     known = [str(scores.provenance.get("model", "")), f"{n} {sample_of(scores.kind)}{'s' * (n != 1)}" if n else ""]
     return plain(", ".join(filter(None, known)))
-
-
-def _marked(scores: HeadScores) -> Bool[np.ndarray, "layer head"]:
-    """The heads whose family p is small enough; none if scores were not tested, or on fewer than six clusters."""
-    return scores.dataset["p_family"].values <= _FAMILY_P
-
-
-def _mark_trace(marked: Bool[np.ndarray, "layer head"], size: int, first: bool) -> go.Scatter:
-    """A dot at each marked head."""
-    layers, heads = np.nonzero(marked)
-    return _dot_trace(layers, heads, size, _DOTS, first)
 
 
 def _name_heads(figure: go.Figure, scores: HeadScores, cell: tuple[float, float]) -> None:
@@ -196,23 +188,12 @@ def role_map(
     if not isinstance(roles, Mapping) or not roles:
         raise ValueError("roles must be the result of mh.head_roles, or some of its roles")
     first = next(iter(roles.values()))
-    score, low, high = (
-        np.stack([one.dataset[name].values for one in roles.values()], -1) for name in ("score", "ci_low", "ci_high")
-    )
+    names = [name for name in (*STATISTICS, *RANGE) if all(name in one.dataset for one in roles.values())]
+    role = pd.Index([name.capitalize() for name in roles], name="role")
+    together = xr.concat([one.dataset[names] for one in roles.values()], role).transpose("layer", "head", "role")
     task = first.provenance.get("task")
-    together = HeadScores.from_scores(
-        score,
-        name="Roles of heads" + (f", {task}" if task else ""),
-        unit=first.unit,
-        kind=first.kind,
-        interval=(low, high),
-        extra={"role": [role.capitalize() for role in roles]},
-        provenance=first.provenance,
-    )
-    if all(end in one.dataset for end in RANGE for one in roles.values()):
-        ranges = {end: np.stack([one.dataset[end].values for one in roles.values()], -1) for end in RANGE}
-        together = HeadScores(together.dataset.assign({end: (together.scores.dims, r) for end, r in ranges.items()}))
-    figure = heatmap(together, title=title, theme=theme)
+    title = "Roles of heads" + (f", {task}" if task else "") if title is None else title
+    figure = heatmap(HeadScores(together.assign_attrs(first.dataset.attrs)), title=title, theme=theme)
     return figure.update_coloraxes(cmin=0, cmax=1)
 
 
@@ -256,7 +237,8 @@ def hover(scores: HeadScores, label: str) -> list[list[str]]:
         score, low, high, q, p_family = (float(array[layer, head]) for array in statistics)
         lines = [f"<b>{HeadId(layer, head)}</b>" + (f" {label}" if label else ""), f"{score:.4g} {unit}"]
         if isfinite(low) and isfinite(high):
-            lines.append(f"{level_name(scores.level)} {low:.4g} to {high:.4g}")
+            level = "" if scores.level is None else f"{100 * scores.level:g}% "
+            lines.append(f"{level}interval {low:.4g} to {high:.4g}")
         low, high = (np.nan if array is None else float(array[layer, head]) for array in ranges)
         if isfinite(low) and isfinite(high):
             lines.append(f"range of 2 clusters {low:.4g} to {high:.4g}")

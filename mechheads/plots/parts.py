@@ -168,11 +168,6 @@ def chances(p_family: float, q: float) -> list[str]:
     return [f"{name} = {value:.3g}" for name, value in (("family p", p_family), ("q", q)) if isfinite(value)]
 
 
-def level_name(level: float | None) -> str:
-    """An interval of this level in words: ``95% interval``, or ``interval`` if the level is not known."""
-    return "interval" if level is None else f"{100 * level:g}% interval"
-
-
 def token_label(token: str, longest: int = 24) -> str:
     """A token with its whitespace made visible, cut to ``longest`` characters, safe for plotly."""
     shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in token.translate(_SPACES))

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechheads.messages.arguments import check_at_least
-from mechheads.plots.parts import FRAME, Panels, Theme, colour_axis, count_ticks, figure_title, plain, themed
+from mechheads.plots.parts import FRAME, Panels, Theme, colour_axis, count_ticks, figure_title, interval, plain, themed
 from mechheads.results.about import refused_of
+from mechheads.results.kinds import kind_of
 from mechheads.results.shown import ranks
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ _LARGEST, _STROKE = 24, 0.13
 """The largest place of a head in pixels, and the width of lines relative to it."""
 _COLOURS = ("#5c1a6b", "#b3305f", "#dd4a4a", "#f4873f", "#f5c542")
 """As in the paper: small angles are dark purple, large ones bright yellow."""
+_SCORES = ("ships", "generalized_ships", "ships_contrast", "refusal_contribution", "refusal_attribution")
 _GAP_ACROSS, _GAP_DOWN, _WIDEST, _LEAST, _BAR = 60, 72, 1180, 300, 76
 _HEADING, _ENTRY, _LETTER = 19, 20, 7.4
 """The height of a line of a heading and of a legend's entry, and the width of a heading's letter, in pixels."""
@@ -76,14 +78,11 @@ def safety_map(
     2
     """
     by_ablation = _by_ablation(list(scores) if isinstance(scores, Sequence) else [scores])
-    model = next(iter(by_ablation.values())).provenance.get("model", "the model")
-    names = {ablation: _name(ablation, one) for ablation, one in by_ablation.items()}
-    symbols = {names[ablation]: symbol for ablation, symbol in _symbols(list(by_ablation)).items()}
-    series = [Series(names[a], names[a], names[a], one, _top(one, k)) for a, one in by_ablation.items()]
     every = list(by_ablation.values())
     if title is None:
-        title = f"{heads_title(every)} of {model}{_counted(every)}"
-    return themed(_draw({"": series}, symbols, title), theme)
+        title = f"{heads_title(every)} of {every[0].provenance.get('model', 'the model')}{_counted(every)}"
+    series = [Series(name, name, name, one, _top(one, k)) for name, one in by_ablation.items()]
+    return themed(_draw({"": series}, title), theme)
 
 
 def safety_grid(
@@ -96,11 +95,11 @@ def safety_grid(
 ) -> go.Figure:
     """Several panels of ``safety_map``, for example one per model or one per set of requests.
 
-    The first series is drawn as circles, the others as crosses, squares, diamonds and triangles, the same in all
-    panels. Each panel has a colour scale of its own, as in the paper. A head in the top ``k`` of several series has
-    several markers, and its hover text covers all of them. Models of different sizes can share a panel: its axes cover
-    the largest. Where it is known how many requests a model refuses, the heading says so; in panels of several models,
-    the legend.
+    An ablation has its symbol of ``safety_map``; other series, such as models, are drawn as circles, crosses, squares,
+    diamonds and triangles, the same in all panels. Each panel has a colour scale of its own, as in the paper. A head in
+    the top ``k`` of several series has several markers, and its hover text covers all of them. Models of different
+    sizes can share a panel: its axes cover the largest. Where it is known how many requests a model refuses, the
+    heading says so; in panels of several models, the legend.
 
     Args:
         panels: for each panel and series, the result of ``mh.safety_heads``; names of ablations are written out.
@@ -122,12 +121,7 @@ def safety_grid(
     _check_panels(panels)
     if columns is not None:
         check_at_least(1, columns=columns)
-    names = list(dict.fromkeys(_title(name) for panel in panels.values() for name in panel))
-    if len(names) > len(SYMBOLS):
-        raise ValueError(
-            f"panels has {len(names)} series, but there are only {len(SYMBOLS)} markers; draw fewer at once"
-        )
-    of_models = not set(names) <= set(NAMES.values())
+    of_models = not {name for panel in panels.values() for name in panel} <= NAMES.keys()
     drawn: dict[str, list[Series]] = {}
     for panel, scores in panels.items():
         heading = _title(panel) + ("" if of_models else _counted(list(scores.values())))
@@ -143,15 +137,14 @@ def safety_grid(
         ]
     if title is None:
         title = heads_title([one for panel in panels.values() for one in panel.values()])
-    symbols = dict(zip(names, SYMBOLS, strict=False))
-    return themed(_draw(drawn, symbols, title, columns), theme)
+    return themed(_draw(drawn, title, columns), theme)
 
 
 def heads_title(scores: Sequence[HeadScores]) -> str:
     """The scores by which the heads are the first."""
     units = {one.provenance.get("unit", "head") for one in scores}
     unit = units.pop() if len(units) == 1 else "head or group"
-    ranked = dict.fromkeys(SCORES[one.provenance.get("score", "ships")][0] for one in scores)
+    ranked = dict.fromkeys(kind_of(one.provenance.get("score", "ships")).label for one in scores)
     return f"{unit.capitalize()}s with the largest {' or '.join(ranked)}"
 
 
@@ -167,29 +160,27 @@ def _by_ablation(scores: list[HeadScores]) -> dict[str, HeadScores]:
     series: dict[str, HeadScores] = {}
     for one in scores:
         _check(repr(one.name), one)
-        ablation = str(one.provenance.get("ablation"))
-        if ablation in series:
+        ablation, ranking = str(one.provenance.get("ablation")), one.provenance.get("score", "")
+        name = _title(ablation)
+        if ranking == "refusal_attribution":  # several ablations rank, one colours
+            name = f"{kind_of(ranking).label}; colours by {name}"
+        if name in series:
             raise ValueError(f"two of the scores are for ablation {ablation!r}; give one for each ablation")
-        series[ablation] = one
+        series[name] = one
     models = {(one.n_layers, one.n_heads, one.provenance.get("model")) for one in scores}
     if len(models) > 1:
         raise ValueError(f"the scores are of {len(models)} models; draw them with safety_grid")
     return series
 
 
-def _symbols(ablations: Sequence[str]) -> dict[str, tuple[str, float]]:
-    """The symbol of each ablation: its own, or for an ablation of yours one that is free."""
-    if len(ablations) > len(SYMBOLS):
-        raise ValueError(f"scores are for {len(ablations)} ablations; give at most {len(SYMBOLS)} in one map")
-    own = {ablation: symbol for ablation, symbol in zip(NAMES, SYMBOLS, strict=True) if ablation in ablations}
+def _symbols(names: Sequence[str]) -> dict[str, tuple[str, float]]:
+    """The symbol of each series: that of its ablation, or one that is free."""
+    if len(names) > len(SYMBOLS):
+        raise ValueError(f"there are {len(names)} series, but only {len(SYMBOLS)} markers; draw fewer at once")
+    known = zip(NAMES.values(), SYMBOLS, strict=True)
+    own = {name: symbol for ablation, symbol in known for name in names if name.endswith(ablation)}
     free = iter(symbol for symbol in SYMBOLS if symbol not in own.values())
-    return own | {ablation: next(free) for ablation in ablations if ablation not in own}
-
-
-def _name(ablation: str, scores: HeadScores) -> str:
-    """What the legend says of an ablation; if heads are ranked by several, that it colours them only."""
-    name, ranking = NAMES.get(ablation, ablation), scores.provenance.get("score", "")
-    return f"{SCORES[ranking][0]}; colours by {name}" if ranking == "refusal_attribution" else name
+    return own | {name: next(free) for name in names if name not in own}
 
 
 def _check_panels(panels: Mapping[str, Mapping[str, HeadScores]]) -> None:
@@ -220,18 +211,18 @@ def _top(scores: HeadScores, k: int | None) -> pd.DataFrame:
     """The first ``k`` heads, with both scores, intervals and ``in_top``, if the dataset has them."""
     top = scores.top(scores.provenance.get("k", 10) if k is None else k)
     at = (top["layer"].to_numpy(), top["head"].to_numpy())
-    names = [f"{name}{end}" for name in SCORES for end in ("", "_low", "_high")]
+    names = [f"{name}{end}" for name in _SCORES for end in ("", "_low", "_high")]
     return top.assign(**{n: scores.dataset[n].values[at] for n in [*names, "in_top"] if n in scores.dataset})
 
 
 def _draw(
     panels: Mapping[str, Sequence[Series]],
-    symbols: Mapping[str, tuple[str, float]],
     title: str,
     columns: int | None = None,
 ) -> go.Figure:
     """A figure with one panel for each entry of ``panels``, which maps headings to series."""
     every = [one for series in panels.values() for one in series]
+    symbols = _symbols(list(dict.fromkeys(one.name for one in every)))
     n_layers = max(one.scores.n_layers for one in every)
     n_heads = max(one.scores.n_heads for one in every)
     legend = _ENTRY * max(map(len, panels.values())) + 10
@@ -365,16 +356,6 @@ def _colours(degrees: np.ndarray, bar: dict[str, Any]) -> dict[str, Any]:
     return axis
 
 
-SCORES = {
-    "ships": ("Ships", "nats"),
-    "generalized_ships": ("Generalized Ships", "degrees"),
-    "ships_contrast": ("Ships against look-alikes", "log ratio"),
-    "refusal_contribution": ("Refusal Contribution", "nats"),
-    "refusal_attribution": ("Refusal attribution", "nats"),
-}
-"""The name and the unit of each score."""
-
-
 @dataclass(frozen=True)
 class Series:
     """Scores that are drawn with one marker; ``label`` stands in the legend, ``heading`` above hover numbers."""
@@ -406,19 +387,12 @@ def _describe(series: Series, rank: int, row: Mapping[Any, Any]) -> str:
     ranking = scores.provenance.get("score", "ships")
     last = f"-{row['head'] + scores.together - 1}" if scores.together > 1 else ""
     lines = [f"<b>L{row['layer']}H{row['head']}{last}</b>, rank {rank}", series.heading]
-    for score in sorted(SCORES, key=lambda name: name != ranking):
+    for score in sorted(_SCORES, key=lambda name: name != ranking):
         ends = ("score", "ci_low", "ci_high") if score == ranking else (score, f"{score}_low", f"{score}_high")
         if ends[0] in row:
-            lines.append(_number(*SCORES[score], *(row[end] for end in ends), level=scores.level))
+            value, low, high = (row[end] for end in ends)
+            number = f" {value:.4g} {kind_of(score).unit}{interval(low, high, '.4g')}" if isfinite(value) else ""
+            lines.append(kind_of(score).label + number)
     if isfinite(row.get("in_top", np.nan)):
         lines.append(f"in_top ({scores.provenance['k']}) {row['in_top']:.2f}")
     return "<br>".join(lines)
-
-
-def _number(name: str, unit: str, value: float, low: float, high: float, *, level: float | None) -> str:
-    if not isfinite(value):
-        return name
-    text = f"{name} {value:.4g} {unit}"
-    if not (isfinite(low) and isfinite(high)):
-        return text
-    return f"{text} ({'interval' if level is None else f'{100 * level:g}%'} {low:.4g} to {high:.4g})"

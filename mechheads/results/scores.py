@@ -182,8 +182,8 @@ class HeadScores(Shown):
             raise ValueError(f"interval has {len(interval)} parts; give its lower and its upper end")
         low, high = (None, None) if interval is None else interval
         statistics = {"interval[0]": low, "interval[1]": high, "p_value": p_value, "p_family": p_family}
-        arrays = (like(score, array, what) for what, array in statistics.items())
-        return cls(build((score, *arrays), extra, name, unit, kind, provenance, variables))
+        low, high, p, family = (like(score, array, what) for what, array in statistics.items())
+        return cls(build((score, low, high, p, family), extra, name, unit, kind, provenance, variables))
 
     @property
     def scores(self) -> xr.DataArray:

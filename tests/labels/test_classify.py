@@ -255,14 +255,6 @@ def test_a_category_of_ones_own() -> None:
         (lambda: maps(scored()).of("L2H0"), "out of range"),
         (lambda: category_map(scored()), "hold no categories"),
         (lambda: category_map({}), "labels is empty"),
-        (
-            lambda: category_map(maps(scored()), colours={"Knowledge": "#1F77B4"}),
-            "'Knowledge' and 'Algorithmic' both have '#1F77B4'",
-        ),
-        (
-            lambda: category_map(maps(scored()), colours={"Sight": "red"}),
-            "colours has 'Sight', which is not a category",
-        ),
         (lambda: category_map({"gpt2": scored()}), "the scores of 'gpt2'.*hold no categories"),
     ],
 )
@@ -377,24 +369,12 @@ def test_the_map_tells_each_heads_story_on_hover() -> None:
     assert len(text) == 5
 
 
-def test_a_category_of_ones_own_gets_a_colour_of_ones_own() -> None:
-    labels = maps(scored(RELATIONS | {"past": "Grammar"}))
-    figure = category_map(labels, colours={"Grammar": "#123456"})
-    assert drawn(figure)["2 categories"].any()
-    assert (
-        category_map(maps(scored(dict.fromkeys(RELATIONS, "Grammar"))), colours={"Grammar": "#123456"}).data[1][
-            "marker"
-        ]["color"]
-        == "#123456"
-    )
-
-
 def test_however_many_categories_of_ones_own_get_colours_of_their_own() -> None:
     own = {f"r{i}": f"Category {i}" for i in range(30)}
     phi = np.zeros((1, 30, 30)) + 0.2 * np.eye(30)
     phi[0, :, :2] = 0.2
     labels = maps(scored(own, phi, np.zeros_like(phi)))
-    colours = legend(category_map(labels, colours={"Category 3": "#17BECF"}))
+    colours = legend(category_map(labels))
     assert len(colours) == 32
     assert len({colour.lower() for colour in colours.values()}) == 32
 
