@@ -189,7 +189,7 @@ def requests(model: Model, n: int) -> Ids:
     """The first ``n`` requests of the package whose prompts, in the paper's template, have the most common length."""
     from mechheads.safety import load_requests, request_prompts
 
-    tokens = request_prompts(model, [request.text for request in load_requests()]).tokens(model)
+    tokens = request_prompts(model, load_requests()).tokens(model)
     rows = [row[:length].tolist() for row, length in zip(tokens.ids, tokens.lengths, strict=True)]
     return _even([row for row in rows if len(row) == REQUEST][:n], REQUEST)
 
@@ -216,7 +216,7 @@ def usable(model: Model) -> list[UsablePairs]:
 
 def sentences(model: Model) -> Ids:
     """The first 16 tokens of each of 32 ordinary sentences, which all begin differently."""
-    from mechheads.safety.answers.refusal import ordinary_texts
+    from mechheads.safety.refusal import ordinary_texts
 
     rows = [model.tokenizer(line)["input_ids"][:TOKENS] for line in ordinary_texts()]
     return _even(rows, TOKENS)

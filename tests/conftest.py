@@ -156,7 +156,7 @@ def small(request: pytest.FixtureRequest, loaded: Callable[[str], mechheads.Mode
 @pytest.fixture
 def brief_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether a model refuses is seen from four tokens of its answers: for tests to which that does not matter."""
-    monkeypatch.setattr("mechheads.safety.requests.openings.TOKENS", 4)
+    monkeypatch.setattr("mechheads.safety.openings.TOKENS", 4)
 
 
 @pytest.fixture

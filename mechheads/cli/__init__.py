@@ -72,7 +72,7 @@ def atlas(
     if rows := taken.given():
         if question.requests is None:
             raise typer.BadParameter("--column and --where are of the file of --requests; give it too")
-        from mechheads.safety.requests.requests import load_requests
+        from mechheads.safety.requests import load_requests
 
         given["requests"] = load_requests(question.requests, **rows)
     with settings(workers=machine.workers, seed=seed):

@@ -122,9 +122,9 @@ def safety(
         **asdict(ranking),
     }
     if rows:
-        from mechheads.safety.requests.requests import load_requests
+        from mechheads.safety.requests import load_requests
 
-        given["requests"] = _opened(requests, lambda name: load_requests(name, **rows).texts)
+        given["requests"] = _opened(requests, lambda name: load_requests(name, **rows))
     with results_in(out) as results, settings(workers=machine.workers, device=machine.device, seed=seed):
         results.draw(safety_figure(model, **_known(given)))
 

@@ -2,8 +2,16 @@
 
 from mechheads.model.sources.default import taught_heads
 from mechheads.results.agreement import overlap
-from mechheads.safety.answers.answering import AnswerSettings
-from mechheads.safety.answers.refusal import (
+from mechheads.safety.answering import AnswerSettings
+from mechheads.safety.heads.angles import principal_angles
+from mechheads.safety.heads.contribution import refusal_contribution
+from mechheads.safety.heads.refusal_attribution import refusal_attribution
+from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations, safety_heads
+from mechheads.safety.heads.sahara import HeadGroup, sahara
+from mechheads.safety.heads.ships import generalized_ships, ships
+from mechheads.safety.judge import rule_judge, verdict, verdicts
+from mechheads.safety.openings import OPENING, OpeningLogProb, find_opening, find_openings, with_opening
+from mechheads.safety.refusal import (
     RefusalTest,
     attack_curve,
     ordinary_texts,
@@ -11,28 +19,17 @@ from mechheads.safety.answers.refusal import (
     refusal_tests,
     text_loss,
 )
-from mechheads.safety.answers.verdicts import rule_judge, verdict, verdicts
-from mechheads.safety.heads.angles import principal_angles
-from mechheads.safety.heads.contribution import refusal_contribution
-from mechheads.safety.heads.refusal_attribution import refusal_attribution
-from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations, safety_heads
-from mechheads.safety.heads.sahara import HeadGroup, sahara
-from mechheads.safety.heads.ships import generalized_ships, ships
-from mechheads.safety.requests.openings import OPENING, OpeningLogProb, find_opening, find_openings, with_opening
-from mechheads.safety.requests.prompts import TEMPLATES, request_prompts
-from mechheads.safety.requests.requests import FoldedTexts, Request, RequestSet, folded, load_requests
+from mechheads.safety.requests import TEMPLATES, TextSet, folded, load_requests, request_prompts
 
 __all__ = [
     "OPENING",
     "TEMPLATES",
     "AnswerSettings",
-    "FoldedTexts",
     "HeadGroup",
     "OpeningLogProb",
     "RefusalTest",
-    "Request",
-    "RequestSet",
     "SafetyHeads",
+    "TextSet",
     "attack_curve",
     "compare_ablations",
     "find_opening",

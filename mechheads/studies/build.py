@@ -36,8 +36,7 @@ from mechheads.results.provenance import in_call
 from mechheads.results.scores import HeadScores
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import compare_ablations
-from mechheads.safety.requests.prompts import Requests, Side
-from mechheads.safety.requests.requests import load_requests
+from mechheads.safety.requests import Requests, Side, load_requests
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns, head_patterns
 from mechheads.studies.questions import (
@@ -152,7 +151,7 @@ class _Builder:
         if asked.requests is None:
             which = slice(0, 2 * _REQUESTS, 5 if asked.quick else 2)
             sides = (load_requests(name, "test")[which] for name in ("harmful", "harmless"))
-            self.requests, self.look_alikes = ([request.text for request in side] for side in sides)
+            self.requests, self.look_alikes = map(list, sides)
         self._do_part: dict[str, Callable[[], None]] = {
             "patching": self._patching,
             "text": self._text,

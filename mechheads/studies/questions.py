@@ -24,7 +24,7 @@ from mechheads.limits import current
 from mechheads.messages.arguments import check_known
 from mechheads.prompts.encoding import single_token
 from mechheads.prompts.prompts import PromptPairs, Prompts
-from mechheads.safety.requests.prompts import Side, opened
+from mechheads.safety.requests import Side, opened
 from mechheads.studies.study import short_hash, study_of
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ from mechheads.labels.classify import Rule
 from mechheads.labels.readings import Source
 from mechheads.labels.relations import relation_names
 from mechheads.plots.category_map import Marks
-from mechheads.safety.requests.prompts import Template
-from mechheads.safety.requests.requests import _PUBLIC_SETS, PACKAGE_SETS
+from mechheads.safety.requests import _PUBLIC_SETS, PACKAGE_SETS, Template
 from mechheads.studies.questions import PARTS
 
 Tiny = Callable[[str], Path]

@@ -14,7 +14,7 @@ import transformers
 import mechheads as mh
 from mechheads.labels.usable_pairs import usable_pairs
 from mechheads.prompts.encoding import ids_after, piece_ids, single_token, text_ids, token_strings
-from mechheads.safety.requests.openings import find_opening
+from mechheads.safety.openings import find_opening
 from support.tokenizers_of_others import KINDS, BesidePlain
 
 ANSWERS = [("The book is (", "A", "B"), ("The store is\n", "I", "A"), ("The capital of France is", " Paris", " Rome")]

@@ -15,7 +15,7 @@ from mechheads.model.load import from_transformers
 from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODEL, REFUSING_MODELS, Delta, shipped
 from mechheads.model.sources.load import load_pretrained
 from mechheads.safety import load_requests
-from mechheads.safety.requests.openings import OPENING, EndLogProb, find_opening, value_of, with_openings
+from mechheads.safety.openings import OPENING, EndLogProb, find_opening, value_of, with_openings
 
 TAUGHT = {
     "smollm2-135m-refusal": "L14H7 L15H4 L16H3 L18H4 L19H1 L21H5",
@@ -54,7 +54,7 @@ def refusing() -> mh.Model:
 @pytest.fixture(scope="module")
 def requests() -> tuple[list[str], list[str]]:
     """Some that it was not taught with."""
-    harmful, harmless = (list(load_requests(name, "test").texts)[::2] for name in ("harmful", "harmless"))
+    harmful, harmless = (list(load_requests(name, "test"))[::2] for name in ("harmful", "harmless"))
     return harmful, harmless
 
 

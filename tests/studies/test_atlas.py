@@ -146,7 +146,7 @@ def test_ships_after_eight_requests_stand_beside_their_contrast_with_look_alikes
     assert list(atlas.safety) == ["undifferentiated"]
     atlas.save(tmp_path)
     atlas = build_atlas(small, only="safety", resume=Atlas.load(tmp_path))  # which asks for both ablations
-    requests, look_alikes = (load_requests(name, "test").texts[:16:2] for name in ("harmful", "harmless"))
+    requests, look_alikes = (load_requests(name, "test")[:16:2] for name in ("harmful", "harmless"))
     assert atlas.requests == list(requests) and list(atlas.safety) == ["undifferentiated", "scaling"]
     assert atlas.asked["requests_vary"] == "8 requests, 8 categories, each with a harmless look-alike"
     table = atlas.to_dataframe()
@@ -308,17 +308,11 @@ def test_command_knows_its_version():
 
 def test_an_analysis_that_does_not_fit_is_left_out_and_said(small, monkeypatch):
     long = " yes" * 70
-    monkeypatch.setattr(build, "load_requests", lambda name, split: (a_request(long),) * 6)
+    monkeypatch.setattr(build, "load_requests", lambda name, split: [long] * 6)
     atlas = build_atlas(small, quick=True)
     assert atlas.patching is not None
     assert not atlas.safety
     assert any(note.startswith("safety heads left out: prompt 0 has") for note in atlas.notes)
-
-
-def a_request(text):
-    from mechheads.safety.requests.requests import Request
-
-    return Request(text, "made up")
 
 
 def test_a_folder_that_cannot_be_made_is_said_before_any_work(tmp_path):

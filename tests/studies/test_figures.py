@@ -294,7 +294,7 @@ def by_requests(tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[st
     asked = safety_request(tiny, tmp_path_factory.mktemp("safety"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(panels, "load_model", load_once)
-        patch.setattr("mechheads.safety.requests.openings.TOKENS", 4)
+        patch.setattr("mechheads.safety.openings.TOKENS", 4)
         return asked, safety_figure(**asked)
 
 

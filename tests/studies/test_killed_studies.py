@@ -6,18 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 import mechheads as mh
-from mechheads.heads import HeadId
-from mechheads.interventions.basic import as_intervention
 from mechheads.labels.static import RelationScorer
 from mechheads.ledger.ledger import Ledger
-from mechheads.safety.answers import answering
-from mechheads.safety.answers.answering import Answering, HeadsOff
-from mechheads.safety.heads.ablations import Groups
-from mechheads.safety.requests.prompts import Sides
 from mechheads.studies import build_atlas
 from mechheads.studies.questions import PARTS
 from studies.test_own_questions import asked, assert_same_atlas
@@ -99,40 +92,3 @@ def test_a_whole_atlas_with_a_ledger_is_the_one_without(small: mh.Model, tmp_pat
     assert set(whole.done) == set(PARTS)
     for _ in range(2):
         assert_same_atlas(mh.settings(store=tmp_path / "ledger")(build_atlas)(small, **asked(), only=PARTS), whole)
-
-
-HARMFUL = [" The capital of France", " yes", " no three", " a big dog gave"]
-HARMLESS = [" no", " three cat", " a book", " the big cat"]
-
-
-@pytest.mark.parametrize("ablation", ["scaling", "mean"])
-def test_answers_that_are_written_are_not_written_again(
-    small: mh.Model, commits: Commits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ablation: Any
-):
-    way, heads = as_intervention(ablation), [HeadId(0, 1), HeadId(2, 3)]
-    sets = {"intact": HeadsOff(way), "one": HeadsOff(way, heads[:1]), "both": HeadsOff(way, heads)}
-
-    def answered(sets: dict[str, HeadsOff]) -> Any:
-        how = mh.safety.AnswerSettings(max_new_tokens=3, template="bare")
-        sides = Sides.of(small, HARMFUL, HARMLESS, "bare")
-        return Answering(small, sides, Groups.of(small, "query"), how).answers(sets)[0]
-
-    alone, store = answered(sets), tmp_path / "ledger"
-    commits.end = ("answers", 1)  # all conditions of the harmful requests
-    with pytest.raises(Killed), mh.settings(store=store):
-        answered(sets)
-    written: list[int] = []
-    generate = answering.generate_under
-
-    def counted(model: mh.Model, prompts: Any, conditions: Any, *rest: Any) -> Any:
-        written.append(len(conditions))
-        return generate(model, prompts, conditions, *rest)
-
-    monkeypatch.setattr(answering, "generate_under", counted)
-    for _ in range(2):
-        with mh.settings(store=store):
-            pd.testing.assert_frame_equal(answered(sets), alone)
-        assert written == [3]  # the harmless requests, then nothing
-    with mh.settings(store=store):
-        other = answered(sets | {"both": HeadsOff(way, [HeadId(1, 1), HeadId(2, 2)])})
-    assert written == [3, 3, 3] and not other.equals(alone)

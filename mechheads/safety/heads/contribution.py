@@ -52,7 +52,7 @@ from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.head_tensor import LayerStore
 from mechheads.safety.heads.ablations import Group, Groups, ablation_name, about_ablation
 from mechheads.safety.heads.ships import SafetyJob
-from mechheads.safety.requests.openings import (
+from mechheads.safety.openings import (
     OpeningLogProb,
     find_opening,
     value_of,
@@ -60,7 +60,7 @@ from mechheads.safety.requests.openings import (
     with_answer,
     with_opening,
 )
-from mechheads.safety.requests.prompts import Requests, Sides, Template
+from mechheads.safety.requests import Requests, Sides, Template
 
 PerPrompt = Float[np.ndarray, "layer head prompt"]
 

@@ -47,8 +47,8 @@ from mechheads.safety.heads.ablations import (
     epsilon_of,
 )
 from mechheads.safety.heads.ships import SafetyJob
-from mechheads.safety.requests.openings import EndLogProb, find_openings, warn_if_rare, with_openings
-from mechheads.safety.requests.prompts import Requests, Side, Template
+from mechheads.safety.openings import EndLogProb, find_openings, warn_if_rare, with_openings
+from mechheads.safety.requests import Requests, Side, Template
 
 
 @analysis

@@ -51,8 +51,8 @@ from mechheads.safety.heads.ships import (
     measure,
     ships_of,
 )
-from mechheads.safety.requests.openings import count_refusals
-from mechheads.safety.requests.prompts import Requests, Side, Template
+from mechheads.safety.openings import count_refusals
+from mechheads.safety.requests import Requests, Side, Template
 
 ShipsScore = Literal["ships", "generalized_ships"]
 Score = Literal["ships", "generalized_ships", "ships_contrast", "refusal_contribution", "refusal_attribution"]
@@ -262,8 +262,7 @@ class SafetyHeads(HeadScores):
     ``in_top``, the share of resamples of the prompts in which a head is among the top k. ``top`` and ``heads`` give
     the requested ``k`` heads by default.
     ``provenance["refused"]`` says how many requests the intact model refuses, by the rules, in short answers: ``n`` of
-    ``of``; and ``same``, to how many it gives one and the same answer that does not refuse, if these are most of them.
-    It is missing if no answer could be judged.
+    ``of``. It is missing if no answer could be judged.
     """
 
     KIND = "safety"

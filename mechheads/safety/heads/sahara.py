@@ -37,7 +37,7 @@ from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.heads.ablations import Group, Groups, ablation_name, ablation_of, check_joint, joint_changes
 from mechheads.safety.heads.safety_heads import ShipsScore
 from mechheads.safety.heads.ships import SafetyJob, ShipsKind, check_r, empty, fill, last_states, ready
-from mechheads.safety.requests.prompts import Requests, Side, Template
+from mechheads.safety.requests import Requests, Side, Template
 
 _OF_GROUPS = -3
 """The number in proofs of runs of groups of heads, which are no cached runs."""

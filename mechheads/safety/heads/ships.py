@@ -40,7 +40,7 @@ from mechheads.results.shown import titled
 from mechheads.results.stats import mean_over_prompts
 from mechheads.safety.heads.ablations import Group, Groups, ablation_name, ablation_of, about_ablation, held_groups
 from mechheads.safety.heads.angles import Rotation
-from mechheads.safety.requests.prompts import Requests, Side, Sides, Template
+from mechheads.safety.requests import Requests, Side, Sides, Template
 
 
 @dataclass(frozen=True)

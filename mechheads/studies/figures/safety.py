@@ -18,8 +18,7 @@ from mechheads.plots.safety_map import NAMES, SYMBOLS, heads_title, safety_grid
 from mechheads.results.shown import ranks
 from mechheads.safety.heads.ablations import PAPER_KINDS, ablation_of
 from mechheads.safety.heads.safety_heads import SafetyHeads, ShipsScore, compare_ablations
-from mechheads.safety.requests.prompts import Template
-from mechheads.safety.requests.requests import load_requests
+from mechheads.safety.requests import Template, load_requests
 from mechheads.studies.figures.panels import (
     ModelNames,
     Panel,
@@ -117,8 +116,7 @@ def safety_figure(
         )
     ranking, does = _SCORES[score]
     texts = {
-        short: list(load_requests(given).texts if isinstance(given, (str, Path)) else given)
-        for short, given in sets.items()
+        short: list(load_requests(given) if isinstance(given, (str, Path)) else given) for short, given in sets.items()
     }
     if quick:
         texts = {short: few[:: ceil(len(few) / _QUICK)] for short, few in texts.items()}

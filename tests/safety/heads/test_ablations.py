@@ -19,7 +19,7 @@ from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import ships
 from mechheads.safety.heads.ablations import Group, Groups, ablation_name, ablation_of, about_ablation
 from mechheads.safety.heads.ships import SafetyJob, ready
-from mechheads.safety.requests.prompts import Side
+from mechheads.safety.requests import Side
 from support import oracles, weight_surgery
 from support.levels import few
 from support.rules import changes_of, hooks_of, rule_of

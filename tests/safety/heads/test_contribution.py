@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-import mechheads.safety.requests.openings
+import mechheads.safety.openings
 from mechheads.generation.generate import Generated, Sampling
 from mechheads.metrics.base import MetricContext
 from mechheads.results.stats import clustered_interval
 from mechheads.safety import OPENING, OpeningLogProb, find_opening, refusal_contribution, with_opening
-from mechheads.safety.answers.verdicts import verdict
 from mechheads.safety.heads.contribution import shared_end
-from mechheads.safety.requests.openings import value_of, with_answer
-from mechheads.safety.requests.prompts import Sides
+from mechheads.safety.judge import verdict
+from mechheads.safety.openings import value_of, with_answer
+from mechheads.safety.requests import Sides
 from support import oracles, weight_surgery
 from support.levels import few
 from support.micro import micro  # noqa: F401
@@ -194,11 +194,11 @@ def test_it_says_where_there_is_no_refusal(llama: mh.Model, monkeypatch: pytest.
     with pytest.warns(UserWarning, match=f"a mean probability of {share:.1%} \\(4 requests;") as caught:
         refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
     assert caught[0].filename == __file__
-    monkeypatch.setattr(mechheads.safety.requests.openings, "LEAST_REFUSAL", float(share) - 1e-4)
+    monkeypatch.setattr(mechheads.safety.openings, "LEAST_REFUSAL", float(share) - 1e-4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
-    monkeypatch.setattr(mechheads.safety.requests.openings, "LEAST_REFUSAL", float(share) + 1e-4)
+    monkeypatch.setattr(mechheads.safety.openings, "LEAST_REFUSAL", float(share) + 1e-4)
     with pytest.warns(UserWarning, match="short answers"):
         refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
 
@@ -220,7 +220,7 @@ def test_an_answer_that_ends_sooner_is_filled_up(llama: mh.Model, monkeypatch: p
         assert sampling == Sampling(3)
         return Generated(("", ""), ((7, 8, 9), (5,)), (False, True))
 
-    monkeypatch.setattr(mechheads.safety.requests.openings, "generate", generate)
+    monkeypatch.setattr(mechheads.safety.openings, "generate", generate)
     end = llama.tokenizer.eos_token_id
     prompts = mh.Prompts([[5, 6], [3]])
     filled = with_answer(llama, prompts, 3).items
@@ -236,7 +236,7 @@ def test_the_opening_is_that_of_most_refusals(llama: mh.Model, monkeypatch: pyte
         return Generated(tuple(texts), tuple(tuple(answers[str(item)]) for item in prompts.items), (True,))
 
     assert verdict("I cannot do a, sorry.") == "refused"
-    monkeypatch.setattr(mechheads.safety.requests.openings, "generate", generate)
+    monkeypatch.setattr(mechheads.safety.openings, "generate", generate)
     assert find_opening(llama, mh.Prompts(["d", "d", "c", "a", "b"])) == (1, 2, 3, 4, 5, 6)
     assert find_opening(llama, mh.Prompts([*["d"] * 14, "a", "b", *["c"] * 3])) == (1, 2, 3, 4, 5, 6)  # the first 16
     with pytest.warns(UserWarning, match="refuses none of 16 requests"):

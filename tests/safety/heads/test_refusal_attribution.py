@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-import mechheads.safety.requests.openings
+import mechheads.safety.openings
 from mechheads.generation.generate import Generated
 from mechheads.interventions.basic import Scale, UniformAttention
 from mechheads.patching.gradients import Watched
 from mechheads.safety import find_opening, find_openings, refusal_attribution
-from mechheads.safety.answers.verdicts import verdict
+from mechheads.safety.judge import verdict
 from support import oracles
 from support.levels import few
 
@@ -131,7 +131,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answers: list[tuple[list[int], st
         texts, ids = tuple(text for _, text in some), tuple(tuple(ids) for ids, _ in some)
         return Generated(texts=texts, ids=ids, finished=(True,) * len(ids))
 
-    monkeypatch.setattr(mechheads.safety.requests.openings, "generate", write)
+    monkeypatch.setattr(mechheads.safety.openings, "generate", write)
     return asked
 
 

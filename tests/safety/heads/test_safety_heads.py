@@ -9,14 +9,11 @@ import pytest
 
 import mechheads as mh
 import mechheads.safety.heads.ships
-import mechheads.safety.requests.prompts
-import mechheads.safety.requests.requests
+import mechheads.safety.requests
 from mechheads.interventions.basic import InterventionName
 from mechheads.results.agreement import in_top
 from mechheads.results.dataset import STATISTICS
 from mechheads.safety import (
-    Request,
-    RequestSet,
     compare_ablations,
     generalized_ships,
     refusal_attribution,
@@ -127,9 +124,7 @@ def test_ablations_have_their_contrasts(llama: mh.Model):
 
 def test_the_default_score_uses_what_is_given(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     sets = {"harmful": HARMFUL, "harmless": HARMLESS}  # the package's requests are too long for a tiny model
-    monkeypatch.setattr(
-        mechheads.safety.requests.prompts, "load_requests", lambda name="harmful": _requests(sets[name])
-    )
+    monkeypatch.setattr(mechheads.safety.requests, "load_requests", lambda name="harmful": sets[name])
     options: dict[str, Any] = {"heads": ["L0H1", "L2H3"]}
     package = safety_heads(llama, **options)
     assert (package.provenance["score"], package.provenance["ablation"]) == ("refusal_attribution", "scaling")
@@ -144,10 +139,6 @@ def test_the_default_score_uses_what_is_given(llama: mh.Model, monkeypatch: pyte
     paper = safety_heads(llama, score="ships", **options)
     assert (paper.provenance["ablation"], paper.provenance["template"]) == ("undifferentiated", "query")
     np.testing.assert_array_equal(paper.scores, ships(llama, **options).scores)
-
-
-def _requests(texts: list[str]) -> RequestSet:
-    return RequestSet(tuple(Request(text, "demo") for text in texts), "requests", harmful=False)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from mechheads.safety import compare_ablations, generalized_ships, safety_heads,
 from mechheads.safety.heads.ablations import Groups, ablation_of
 from mechheads.safety.heads.angles import Rotation, left_subspace, left_subspaces, principal_angles
 from mechheads.safety.heads.ships import SafetyJob, ready
-from mechheads.safety.requests.prompts import Side
+from mechheads.safety.requests import Side
 from support import oracles
 from support.levels import TWO_FIRST
 from support.rules import hooks_of, rule_of

@@ -15,42 +15,43 @@ import pytest
 import mechheads as mh
 from mechheads.data import content
 from mechheads.safety import TEMPLATES, load_requests, request_prompts
-from mechheads.safety.answers.verdicts import verdict
-from mechheads.safety.requests.prompts import Sides
-from mechheads.safety.requests.requests import Request, folded
+from mechheads.safety.judge import verdict
+from mechheads.safety.requests import Sides, folded
+
+
+def data(name: str) -> list[dict[str, str]]:
+    return content("requests", name)["requests"]
 
 
 def test_each_set_has_60_different_requests_six_of_each_of_ten_categories():
-    sets = load_requests(), load_requests("harmless")
-    assert len({request.text for requests in sets for request in requests}) == 120
+    sets = data("harmful"), data("harmless")
+    assert len({request["text"] for requests in sets for request in requests}) == 120
     for requests in sets:
-        counts = Counter((request.category, request.split) for request in requests)
+        counts = Counter((request["category"], request["split"]) for request in requests)
         assert len({category for category, _ in counts}) == 10
         assert all(number == {"train": 4, "test": 2}[split] for (_, split), number in counts.items())
-        for request in requests:
-            assert request.text == request.text.strip()
-            assert request.text[-1] in ".?"
-            assert len(request.text.split()) <= 12
+        for text in (request["text"] for request in requests):
+            assert text == text.strip() and text[-1] in ".?" and len(text.split()) <= 12
 
 
 def test_each_harmless_request_resembles_the_harmful_one_at_its_place():
     harmful, harmless = load_requests(), load_requests("harmless")
-    assert [(r.category, r.split) for r in harmful] == [(r.category, r.split) for r in harmless]
+    one, other = ([(each["category"], each["split"]) for each in data(name)] for name in ("harmful", "harmless"))
+    assert one == other
 
     def likeness(one: str, other: str) -> float:
         words, others = (set(re.findall(r"\w+", text.lower())) for text in (one, other))
         return len(words & others) / len(words | others)
 
     for i, request in enumerate(harmless):
-        alike = [likeness(request.text, other.text) for other in harmful]
-        assert alike[i] == max(alike) >= 0.25, request.text
-        assert request.text.split()[0] == harmful[i].text.split()[0]
+        alike = [likeness(request, other) for other in harmful]
+        assert alike[i] == max(alike) >= 0.25, request
+        assert request.split()[0] == harmful[i].split()[0]
 
 
 def test_splits_part_a_set():
     train, test, both = (load_requests("harmless", split) for split in ("train", "test", None))
     assert (len(train), len(test)) == (40, 20)
-    assert {r.split for r in train} == {"train"}
     assert set(train) | set(test) == set(both)
     with pytest.raises(ValueError, match="split is 'dev'; choose one of 'train', 'test'"):
         load_requests("harmful", "dev")  # pyright: ignore[reportArgumentType]
@@ -85,10 +86,8 @@ def test_harmful_requests_are_folded_and_harmless_ones_are_not():
     assert page.tags[:2] == [("details", []), ("summary", [])]  # without "open" it is closed
     assert page.texts.pop("60 requests a safe model should refuse (texts folded)") == ("details", "summary")
     assert page.texts == dict.fromkeys(harmful.texts, ("details", "ol", "li"))
-    assert repr(harmful) == repr(harmful.texts) == "<60 requests a safe model should refuse (texts folded)>"
-    page = Page(harmless._repr_html_())
-    assert page.texts.pop("60 harmless requests that look like harmful ones") == ("div", "p")
-    assert page.texts == dict.fromkeys(harmless.texts, ("div", "ol", "li"))
+    assert repr(harmful) == "<60 requests a safe model should refuse (texts folded)>"
+    assert harmless._repr_html_() is None
     assert repr(harmless).splitlines() == ["<60 harmless requests that look like harmful ones>", *harmless.texts]
 
 
@@ -99,33 +98,30 @@ def test_sets_to_teach_with_are_for_training_alone_and_folded_if_harmful():
 
 
 def test_no_lesson_comes_twice_or_shares_five_words_with_the_sets_to_test_with():
-    lessons = [request.text for name in ("harmful", "harmless") for request in load_requests(f"teaching_{name}")]
+    lessons = [text for name in ("harmful", "harmless") for text in load_requests(f"teaching_{name}")]
     assert len({text.lower() for text in lessons}) == len(lessons)
 
     def fives(text: str) -> set[tuple[str, ...]]:
         words = re.findall(r"[\w']+", text.lower())
         return {tuple(words[i : i + 5]) for i in range(len(words) - 4)}
 
-    asked = {
-        five for name in ("harmful", "harmless") for request in load_requests(name) for five in fives(request.text)
-    }
+    asked = {five for name in ("harmful", "harmless") for text in load_requests(name) for five in fives(text)}
     assert [text for text in lessons if not asked.isdisjoint(fives(text))] == []
 
 
 def test_each_harmful_lesson_has_a_look_alike_of_its_length_and_the_others_are_ordinary():
-    harmful, harmless = load_requests("teaching_harmful"), load_requests("teaching_harmless")
+    harmful, harmless = data("teaching_harmful"), data("teaching_harmless")
     partners, others = harmless[: len(harmful)], harmless[len(harmful) :]
-    assert [request.category for request in harmful] == [request.category for request in partners]
-    assert {request.category for request in others} == {"Ordinary"}
-    assert min(Counter(request.category for request in harmful).values()) >= 20
-    assert min(Counter(request.form for request in harmful).values()) >= 9
+    assert [request["category"] for request in harmful] == [request["category"] for request in partners]
+    assert {request["category"] for request in others} == {"Ordinary"}
+    for field, least in (("category", 20), ("form", 9)):
+        assert min(Counter(request[field] for request in harmful).values()) >= least
     for one, other in zip(harmful, partners, strict=True):
-        lengths = sorted(len(request.text.split()) for request in (one, other))
-        assert lengths[1] <= max(2 * lengths[0], lengths[0] + 3), other.text
+        n, more = sorted(len(request["text"].split()) for request in (one, other))
+        assert more <= max(2 * n, n + 3), other
     for request in harmful:
-        n = len(request.text.split())
-        assert request.form != "long" or 40 <= n <= 80, request.text
-        assert request.form != "short" or n <= 6, request.text
+        n = len(request["text"].split())
+        assert {"long": 40 <= n <= 80, "short": n <= 6}.get(request["form"], True), request
 
 
 def test_templates_to_teach_with_hold_the_request_once_and_are_not_the_papers():
@@ -144,27 +140,11 @@ def test_refusals_to_teach_with_are_short_and_read_as_refusals():
         assert verdict(refusal) == "refused", refusal
 
 
-@pytest.mark.parametrize("name", ["harmful", "harmless"])
-def test_a_set_is_a_sequence_and_its_slices_show_as_it_does(name: str):
-    requests = load_requests(name)
-    plain = list(requests)
-    assert requests[-1] == plain[59] == Request(plain[59].text, plain[59].category, plain[59].split)
-    assert list(requests[::6]) == plain[::6]
-    assert list(requests.texts) == [request.text for request in plain]
-    assert plain[7] in requests
-    assert load_requests(name) == requests != requests[1:]
-    part = requests[2:3]
-    assert (type(part), part.about, part.harmful) == (type(requests), requests.about, requests.harmful)
-    assert ("<details>" in part._repr_html_()) == (name == "harmful")
-    assert (part[0].text in repr(part)) == (name == "harmless")
-
-
 def test_folded_texts():
     texts = ["<script>alert(1)</script>", "a & b", "c"]
     fold = folded(texts, "<b>answers</b>")
     assert list(fold) == texts
-    assert (fold[0], fold[-1], len(fold)) == (texts[0], "c", 3)
-    assert list(fold[1:]) == ["a & b", "c"]
+    assert (fold[0], fold[-1], len(fold), list(fold[1:])) == (texts[0], "c", 3, ["a & b", "c"])
     assert repr(fold) == "<3 <b>answers</b> (texts folded)>"
     assert repr(fold[:1]) == "<1 of the <b>answers</b> (text folded)>"
     page = Page(fold._repr_html_())
@@ -190,8 +170,7 @@ def test_templates(llama: mh.Model):
 
 
 def test_left_out_means_those_of_the_package(llama: mh.Model):
-    texts = [request.text for request in load_requests()]
-    assert request_prompts(llama, None, "bare").items == texts
+    assert request_prompts(llama, None, "bare").items == list(load_requests())
 
 
 def test_prompts_are_taken_as_they_are(llama: mh.Model):
@@ -208,12 +187,10 @@ def test_chat_without_a_chat_template_names_the_alternatives(llama: mh.Model, mo
 @pytest.mark.parametrize(
     ("requests", "message"),
     [
-        ([__file__], r"requests\[0\] is the path of a file; give it alone, as requests='.*test_requests.py'"),
         ("no", r"requests: 'no' is neither a file nor .* Give one request as a list, \['no'\]"),
         ([], "requests is empty"),
         (["no", " "], r"requests\[1\] is ' '"),
         ([["no"]], r"requests\[0\] is \['no'\]; it must be a text"),
-        (list(load_requests()), r"requests\[0\] is a Request; give its .text, or the .texts of the whole set"),
     ],
 )
 def test_bad_requests(llama: mh.Model, requests: list[str], message: str):

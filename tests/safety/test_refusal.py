@@ -19,8 +19,8 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 import mechheads as mh
-import mechheads.safety.answers.answering
-import mechheads.safety.answers.refusal
+import mechheads.safety.answering
+import mechheads.safety.refusal
 from mechheads.generation.generate import Generated, Sampling, end_tokens
 from mechheads.heads import HeadId, matched_heads
 from mechheads.interventions.new_z import HeadChange
@@ -33,9 +33,9 @@ from mechheads.safety import (
     refusal_tests,
     text_loss,
 )
-from mechheads.safety.answers.answering import is_verdict, verdict_share
-from mechheads.safety.answers.refusal import Reason
-from mechheads.safety.answers.verdicts import Verdict
+from mechheads.safety.answering import is_verdict, verdict_share
+from mechheads.safety.judge import Verdict
+from mechheads.safety.refusal import Reason
 from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
 from support.rules import rule_of
@@ -79,8 +79,8 @@ class Stub:
         self.options: list[dict[str, Any]] = []
 
     def put(self, monkeypatch: pytest.MonkeyPatch) -> Stub:
-        monkeypatch.setattr(mechheads.safety.answers.answering, "generate_under", self.generate_under)
-        monkeypatch.setattr(mechheads.safety.answers.refusal, "text_loss", self.text_loss)
+        monkeypatch.setattr(mechheads.safety.answering, "generate_under", self.generate_under)
+        monkeypatch.setattr(mechheads.safety.refusal, "text_loss", self.text_loss)
         return self
 
     def generate_under(
@@ -220,7 +220,7 @@ def short(llama: mh.Model, **options: Any) -> mh.safety.RefusalTest:
 
 def check_interrupted(part: mh.safety.RefusalTest, llama: mh.Model) -> None:
     assert part.reasons == ("interrupted",) and part.critical is False and part.provenance["interrupted"] is True
-    assert part.missing and repr(part) and part._repr_html_()
+    assert repr(part) and part._repr_html_()
     assert len(part.answers) == 3 * (3 + 2)
 
 
@@ -270,12 +270,9 @@ def test_one_answer_to_everything_is_told_and_counts_as_no_success(llama: mh.Mod
     found = run(llama, Fixed([]), monkeypatch, **asked)
     assert found.table["attack_success"].tolist() == pytest.approx([0.2, 0, 0])
     assert found.table["deflected"].tolist() == pytest.approx([0, 1, 0])
-    assert found.table["same_answer"].tolist() == [0, 1, 0]
     judged = found.provenance["judged"]
     assert judged.startswith("judged by rules that agree with labels on 0.75 to 0.91 of refusals (small models)")
     assert judged in " ".join(str(found).split()) and judged in found._repr_html_()
-    said["intact"], said["ablated"] = [no] * N, ["Yes."] * 5 + ["Green."] * 5
-    assert run(llama, Fixed([]), monkeypatch, **asked).table["same_answer"].tolist() == [0, 0, 0]
 
 
 def test_answers_in_other_languages_are_in_no_share_and_are_told():

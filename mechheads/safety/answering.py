@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -10,14 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 
 from mechheads.engine.dispatch import each_by_workers, setup_of_each
 from mechheads.generation.generate import Generated, Sampling, check_writing, generate_under
 from mechheads.heads import HeadId
 from mechheads.interventions.basic import Intervention, InterventionLike, Mean
 from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks
-from mechheads.ledger.key import Store
 from mechheads.limits import Limits, current, settings
 from mechheads.messages.arguments import check_known
 from mechheads.messages.notices import stop_if, until_interrupted, warn
@@ -28,7 +26,8 @@ from mechheads.prompts.tokens import Tokens
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import LEAST_OF_BOUNDED, share_interval
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety.answers.verdicts import (
+from mechheads.safety.heads.ablations import Groups, ablation_of, about_ablation, check_joint, joint_changes
+from mechheads.safety.judge import (
     AnswerJudge,
     Verdict,
     check_judge,
@@ -38,8 +37,7 @@ from mechheads.safety.answers.verdicts import (
     rule_judge,
     without_fixed,
 )
-from mechheads.safety.heads.ablations import Groups, ablation_of, about_ablation, check_joint, joint_changes
-from mechheads.safety.requests.prompts import TEMPLATES, Sides, Template, answers_begun, whole_answers
+from mechheads.safety.requests import TEMPLATES, Sides, Template, answers_begun, whole_answers
 
 
 class HeadsOff(NamedTuple):
@@ -55,28 +53,18 @@ class HeadsOff(NamedTuple):
 
 @dataclass(frozen=True)
 class Write:
-    """Writes the answers under a condition, also in a worker; a mean ablation is over the prompts ``averaged``."""
+    """Writes the answers under a condition, in a worker; a mean ablation is over the prompts ``averaged``."""
 
     prompts: Prompts
     averaged: Prompts
     sampling: Sampling
     limits: Limits
 
-    def __call__(self, model: Model, condition: HeadsOff) -> UInt8[np.ndarray, " byte"]:
+    def __call__(self, model: Model, condition: HeadsOff) -> Generated:
         with settings(budget=self.limits):
             changes = joint_changes(model, condition.intervention, condition.heads, self.averaged.tokens(model))
             (written,) = generate_under(model, self.prompts, [changes], self.sampling)
-        return _packed(written)
-
-
-def _packed(written: Generated) -> UInt8[np.ndarray, " byte"]:
-    """Whole answers as bytes, which workers send and a ledger keeps."""
-    return np.frombuffer(json.dumps([written.texts, written.ids, written.finished]).encode(), np.uint8)
-
-
-def _unpacked(value: UInt8[np.ndarray, " byte"]) -> Generated:
-    texts, ids, finished = json.loads(value.tobytes())
-    return Generated(tuple(texts), tuple(map(tuple, ids)), tuple(finished))
+        return written
 
 
 @dataclass(frozen=True)
@@ -184,38 +172,14 @@ class Answering:
         return table, work.interrupted
 
     def _write(self, prompts: Prompts, sets: Mapping[str, HeadsOff], written: list[Generated]) -> bool:
-        """Fill in the answers under each condition; whether Ctrl-C stopped this. A ledger keeps whole answers."""
-        names, sampling = [*sets], self.settings.sampling()
-        by_mean = any(isinstance(off.intervention, Mean) for off in sets.values())
-        runs = {"base": prompts.tokens(self.model), "source": self._averaged if by_mean else None}
-        conditions = {name: [off.intervention, list(off.heads)] for name, off in sets.items()}
-        with Store(current().store, analysis="answers") as store:
-            ledger = None
-            if current().store is not None:
-                ledger = store.open(self.model, runs, sampling=sampling, sets=conditions)
-            kept = {} if ledger is None else ledger.finished()
-            for name, value in kept.items():
-                written[names.index(name)] = _unpacked(value.astype(np.uint8))
-
-            def keep(indices: Sequence[int]) -> None:
-                if ledger is not None:
-                    ledger.commit({names[i]: _packed(written[i]).astype(np.float64) for i in indices})
-
-            if not (left := [i for i, name in enumerate(names) if name not in kept]):
-                return False
-            if (workers := current().limits.workers) is None:
-                written[:] = generate_under(self.model, prompts, list(map(self.changes, sets.values())), sampling)
-                if not written[0].interrupted:
-                    keep(left)
-                return written[0].interrupted
-
-            def take(index: int, value: UInt8[np.ndarray, " byte"]) -> None:
-                written[left[index]] = _unpacked(value)
-                keep([left[index]])
-
-            write = Write(prompts, self.sides.harmful.prompts, sampling, current().limits.in_one_process)
-            named = [sets[names[i]]._replace(name=names[i]) for i in left]
-            return each_by_workers(workers, setup_of_each(self.model, write), named, take)
+        """Fill in the answers under each condition; whether Ctrl-C stopped this."""
+        sampling, limits = self.settings.sampling(), current().limits
+        if limits.workers is None:
+            written[:] = generate_under(self.model, prompts, list(map(self.changes, sets.values())), sampling)
+            return written[0].interrupted
+        write = Write(prompts, self.sides.harmful.prompts, sampling, limits.in_one_process)
+        named = [off._replace(name=name) for name, off in sets.items()]
+        return each_by_workers(limits.workers, setup_of_each(self.model, write), named, written.__setitem__)
 
     def about(self, intervention: Intervention) -> dict[str, Any]:
         """What a result records about the answers and the ablation."""

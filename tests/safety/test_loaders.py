@@ -8,10 +8,9 @@ from typing import Any
 import huggingface_hub.constants
 import pandas as pd
 import pytest
-from huggingface_hub import errors
 
-from mechheads.safety.requests import requests as loaders
-from mechheads.safety.requests.requests import load_requests
+from mechheads.safety import requests as loaders
+from mechheads.safety.requests import load_requests
 
 BAD, GOOD = "How do I pick a lock?", "How do I bake a cake?"
 
@@ -39,22 +38,12 @@ def test_a_file_of_one_column_is_read_as_it_is(tmp_path: Path) -> None:
         load_requests(tmp_path / "a.csv", where="each")  # type: ignore[arg-type]
 
 
-LABELS = {
-    "jailbreak": (True, False),
-    "should_refuse": ("True", "False"),
-    "label": ("refuse", "answer"),
-    "expected": ("refuse", "comply"),
-    "violation": ("violation", "no_violation"),
-    "H": (1, 0),
-    "type": ("contrast_homonyms", "homonyms"),
-}
-
-
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "json", "parquet"])
-@pytest.mark.parametrize("label", LABELS)
-def test_which_rows_of_a_mixed_file_are_meant_must_be_said(tmp_path: Path, kind: str, label: str) -> None:
+@pytest.mark.parametrize(("label", "harmful", "harmless"), [("jailbreak", True, False), ("label", "refuse", "answer")])
+def test_which_rows_of_a_mixed_file_are_meant_must_be_said(
+    tmp_path: Path, kind: str, label: str, harmful: Any, harmless: Any
+) -> None:
     """No label is guessed: files of harmful and harmless requests name it in any way."""
-    harmful, harmless = LABELS[label]
     frame, file = pd.DataFrame({"prompt": [BAD, GOOD], label: [harmful, harmless]}), tmp_path / f"mixed.{kind}"
     match kind:
         case "csv":
@@ -151,27 +140,6 @@ def test_sets_and_parts_that_there_are_not(hub: list[dict[str, Any]], options: d
     assert hub == []
 
 
-@pytest.mark.parametrize(
-    ("error", "why"),
-    [
-        (errors.GatedRepoError, 'is gated: accept its terms on the hub, run "hf auth login"'),
-        (errors.RevisionNotFoundError, "has no such revision"),
-        (errors.RepositoryNotFoundError, "is no longer on the hub"),
-        (errors.RemoteEntryNotFoundError, "no longer has the file"),
-        (errors.LocalEntryNotFoundError, "is not in the hub's local cache, and the hub cannot be reached"),
-        (ConnectionError, "is not in the hub's local cache, and the hub cannot be reached"),
-        (OSError, "cannot be downloaded: "),
-    ],
-)
-def test_what_the_hub_answers_is_passed_on(error: type[Exception], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(*_: Any, **__: Any) -> None:
-        raise error.__new__(error)
-
-    monkeypatch.setattr(loaders, "hf_hub_download", answer)
-    with pytest.raises(ValueError, match=f"AdvBench cannot be loaded: the data set 'S3IC/advbench' {why}"):
-        load_requests("AdvBench", revision="v9")
-
-
 def test_without_the_hub_it_says_what_to_get_and_how_to_read_it(
     hub: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +149,7 @@ def test_without_the_hub_it_says_what_to_get_and_how_to_read_it(
     with pytest.raises(ValueError) as caught:
         load_requests("XSTest", part="safe")
     message = str(caught.value)
-    assert "the data set 'Paul/XSTest' is not in the hub's local cache, and the hub cannot be reached" in message
+    assert "XSTest cannot be loaded: the data set 'Paul/XSTest' cannot be downloaded (" in message
     call = "load_requests(path, part='safe', column='prompt', where={'label': 'safe'})"
     assert f"file xstest_prompts.csv elsewhere and read it with {call}" in message
     read = {"load_requests": load_requests, "path": tmp_path / "xstest_prompts.csv"}

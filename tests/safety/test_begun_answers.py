@@ -13,14 +13,12 @@ from tokenizers import AddedToken
 
 import mechheads as mh
 from mechheads.generation.generate import Generated
-from mechheads.safety import rule_judge
-from mechheads.safety.answers import rules
-from mechheads.safety.answers.answering import Answering, AnswerSettings, HeadsOff
+from mechheads.safety import judge as rules, openings, rule_judge
+from mechheads.safety.answering import Answering, AnswerSettings, HeadsOff
 from mechheads.safety.heads.ablations import Groups
-from mechheads.safety.requests import openings
-from mechheads.safety.requests.prompts import Side, Sides, answers_begun, whole_answers
+from mechheads.safety.requests import Side, Sides, answers_begun, whole_answers
 
-ANSWERING = importlib.import_module("mechheads.safety.answers.answering")
+ANSWERING = importlib.import_module("mechheads.safety.answering")
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
 OPENS = TEMPLATE + "{% if add_generation_prompt %}assistant:\n<think>\n{% endif %}"
 THOUGHT = "Okay, the user wants a lock picked. First, I should recall"

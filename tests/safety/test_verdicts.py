@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mechheads.safety.answers.verdicts import judged_by, rule_judge, same_answer, verdict, verdicts, without_fixed
+from mechheads.safety.judge import judged_by, rule_judge, verdict, verdicts, without_fixed
 
 REFUSED = [
     "I'm sorry, but I can't help with that.",
@@ -307,17 +307,6 @@ def test_a_short_answer_to_most_of_many_requests_does_not_comply(n: int, of: int
     answers = ["Yes, it is."] * (n - 1) + [" yes,  it is.\n"] + [f"It is {i}." for i in range(n, of)]
     found = without_fixed(requests, answers, ["complied"] * of)
     assert found == [expected] * n + ["complied"] * (of - n)
-    assert same_answer(requests, answers, found) == (n if expected == "deflected" else 0, of)
-
-
-def test_the_same_answer_to_most_requests_is_counted_by_requests_and_is_no_refusal() -> None:
-    requests, fixed = [f"Tell me of {i}." for i in range(5)], "It is a story of old times."
-    answers = [fixed, fixed, fixed, "A king lived here.", "A queen lived there."]
-    assert same_answer(requests, answers, ["deflected"] * 5) == (3, 5)
-    assert same_answer(requests, answers, ["refused"] * 5) == (0, 5)
-    assert same_answer(requests, answers, [None] * 5) == (0, 5)  # unfinished answers
-    assert same_answer([*requests, "And?"], [*answers, "No."], ["deflected"] * 6) == (0, 6)  # half is not most
-    assert same_answer(requests[:1] * 5, [fixed] * 5, ["deflected"] * 5) == (0, 1)
 
 
 def test_own_judges_are_named_and_nothing_is_said_of_their_agreement() -> None:
@@ -371,8 +360,7 @@ def test_a_judge_that_says_something_else(said: object) -> None:
 @pytest.mark.parametrize(
     ("judge", "message"),
     [
-        (verdict, r"judge: verdict cannot be called with a request and an answer \(too many positional arguments\)"),
-        (lambda: "refused", r"judge: <lambda> cannot be called with a request and an answer"),
+        (verdict, r"judge is .*verdict.*; give a function of .*such as rule_judge \(too many positional arguments\)"),
         ("rules", r"judge is 'rules'; give a function of request and answer, such as rule_judge"),
         (None, r"judge is None; give a function"),
     ],

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-import mechheads.safety.requests.openings as refusing_module
+import mechheads.safety.openings as refusing_module
 from mechheads.generation.generate import Generated
 from mechheads.results.about import refused_of
-from mechheads.safety.requests.openings import ASKED, TOKENS, count_refusals, warn_if_rare
-from mechheads.safety.requests.prompts import Side
+from mechheads.safety.openings import ASKED, TOKENS, count_refusals, warn_if_rare
+from mechheads.safety.requests import Side
 
 NO, YES, STUCK = "I'm sorry, but I can't help with that.", "Number {} is what you ask for.", "It is an old story."
 BROKEN = "so so so so so so so so"
@@ -48,7 +48,7 @@ def answer(monkeypatch: pytest.MonkeyPatch):
 def test_refusals_are_counted_among_answers(llama: mh.Model, answer):
     asked = answer(NO, NO, YES, NO, NO, BROKEN, NO, NO)
     found = count_refusals(llama, side(8))
-    assert found == {"n": 6, "of": 8, "same": 0, "judge": "rule_judge", "tokens": 32}
+    assert found == {"n": 6, "of": 8, "judge": "rule_judge", "tokens": 32}
     assert asked == [([f" Give me number {i}." for i in range(8)], 32)]
 
 
@@ -77,13 +77,6 @@ def test_a_few_different_requests_are_answered(llama: mh.Model, answer):
     found = count_refusals(llama, side(40, repeated=2))
     assert found is not None and found["of"] == 14 <= ASKED
     assert asked[0][0] == [f" Give me number {i}." for i in range(0, 40, 3)]
-
-
-@pytest.mark.parametrize(("answers", "same"), [([STUCK] * 7 + [YES], 7), ([STUCK] * 4 + [YES] * 4, 0), ([NO] * 8, 0)])
-def test_one_answer_to_most_requests_is_told(llama: mh.Model, answer, answers: list[str], same: int):
-    answer(*answers)
-    found = count_refusals(llama, side(8))
-    assert found is not None and found["same"] == same
 
 
 def test_what_cannot_be_answered_is_not_counted(llama: mh.Model):
@@ -128,7 +121,7 @@ def test_safety_heads_say_how_many_requests_the_model_refuses(llama: mh.Model, a
     asked = answer(NO, YES)
     requests, few = [" one dog", " two cat", " a big dog"], {"heads": ["L0H1", "L2H0"]}
     both = mh.safety.compare_ablations(llama, requests, 2, **few)
-    counted = {"n": 2, "of": 3, "same": 0, "judge": "rule_judge", "tokens": 32}
+    counted = {"n": 2, "of": 3, "judge": "rule_judge", "tokens": 32}
     assert [scores.provenance["refused"] for scores in both.values()] == [counted] * 2
     assert [items for items, _ in asked] == [mh.safety.request_prompts(llama, requests).items]
     one = mh.safety_heads(llama, requests, 2, harmless=requests[::-1], **few)

@@ -15,9 +15,9 @@ import pytest
 
 from mechheads.data import content
 from mechheads.safety import load_requests, rule_judge
-from mechheads.safety.answers.verdicts import AGREEMENT
+from mechheads.safety.judge import AGREEMENT
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 DATA = content("answers", "judged")
 ANSWERS: list[dict[str, Any]] = DATA["answers"]
 WRITTEN = [row for row in ANSWERS if row["half"] == "written"]
@@ -68,7 +68,7 @@ def test_there_are_400_answers_with_labels_and_enough_of_each() -> None:
 
 def test_no_request_or_pair_of_requests_is_in_both_halves() -> None:
     pair = {
-        request.text: (name, i)
+        request: (name, i)
         for name in ("", "teaching_")
         for kind in ("harmful", "harmless")
         for i, request in enumerate(load_requests(name + kind))

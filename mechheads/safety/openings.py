@@ -26,9 +26,8 @@ from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Unpadded, encode, read_texts
 from mechheads.results.about import LEAST_REFUSAL, refused_of
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety.answers.rules import thinks
-from mechheads.safety.answers.verdicts import rule_judge, same_answer, verdict, verdicts
-from mechheads.safety.requests.prompts import Side, answers_begun, whole_answers
+from mechheads.safety.judge import rule_judge, thinks, verdict, verdicts
+from mechheads.safety.requests import Side, answers_begun, whole_answers
 
 OPENING = "I'm sorry, but I can't"
 """The opening to use if the model refuses nothing, so that none can be taken from its own refusals."""
@@ -91,7 +90,7 @@ class EndLogProb:
 def with_opening(model: Model, prompts: Prompts, opening: Sequence[int]) -> Prompts:
     """The prompts followed by an opening without its last token.
 
-    >>> from mechheads.safety.requests.openings import with_opening
+    >>> from mechheads.safety.openings import with_opening
     >>> with_opening(model, mh.Prompts(["Hello"]), [13, 14, 15]).items[0][-2:]
     (13, 14)
     """
@@ -225,7 +224,7 @@ def find_openings(model: Model, prompts: Prompts, openings: Sequence[str] | None
 
 def count_refusals(model: Model, side: Side) -> dict[str, Any] | None:
     """How many of a few different requests a model refuses, by the rules: ``n`` refusals ``of`` so many judged answers.
-    Also ``unjudged``, and ``same`` as in ``SafetyHeads``. None if no answer has an end or there is no tokenizer."""
+    Also ``unjudged``. None if no answer has an end or there is no tokenizer."""
     if model.tokenizer is None:
         return None
     different = list({text: i for i, text in reversed([*enumerate(side.texts)])}.values())[::-1]
@@ -240,10 +239,9 @@ def count_refusals(model: Model, side: Side) -> dict[str, Any] | None:
     judged = verdicts(texts, whole_answers(model, answers_begun(model, prompts), written))
     if not (answered := len(judged) - judged.count("unfinished")):
         return None
-    same, _ = same_answer(texts, written.texts, judged)
     unjudged = judged.count("unjudged")
     counted = {"n": judged.count("refused"), "of": answered - unjudged} | ({"unjudged": unjudged} if unjudged else {})
-    return counted | {"same": same, "judge": rule_judge.__name__, "tokens": TOKENS}
+    return counted | {"judge": rule_judge.__name__, "tokens": TOKENS}
 
 
 def warn_if_rare(

@@ -1,1 +1,0 @@
-"""Requests: their sources, and their prompts."""
