@@ -232,22 +232,16 @@ found_by
 
 # %% [markdown]
 # Among these 35 heads, this score finds all six; among all 270 it need not. L1H5 has fallen back, because without it
-# the answers to look-alikes move as well. The result also holds the **direct** part of the effect: what the head itself
-# writes to the logits of the refusal, while everything after it stays as it was.
+# the answers to look-alikes move as well.
 
 # %%
 first = contribution.top(8)
 first.index = [str(head) for head in contribution.heads(8)]
-direct = [float(contribution.dataset["direct"].sel(layer=r.layer, head=r.head)) for r in first.itertuples()]
-first.assign(direct=direct, taught=first.index.isin(taught))[
-    ["score", "ci_low", "ci_high", "q_value", "direct", "taught"]
-].round(2)
+first.assign(taught=first.index.isin(taught))[["score", "ci_low", "ci_high", "q_value", "taught"]].round(2)
 
 # %% [markdown]
-# The direct effects are small. None of these heads writes much of "I'm sorry" to the logits. Each makes the model
-# refuse through later heads and MLPs. The last two in the table were never taught. The score says that refusing
-# depends on a head, not that the head was trained to refuse. Look at the intervals, too: they are wide, and five
-# requests are few.
+# The last two in the table were never taught. The score says that refusing depends on a head, not that the head was
+# trained to refuse. Look at the intervals, too: they are wide, and five requests are few.
 # (With five requests no p can be below 0.06, which is what five signs that agree have, so no head is told from chance.)
 #
 # ## Refusal attribution: refusing in any words

@@ -11,7 +11,6 @@ assert found_by["found"].drop("Refusal Contribution").max() < 6
 assert found_by.loc["Refusal Contribution", "found"] == 6
 assert "L1H5" in [str(head) for head in ships["scaling"].heads(6)]
 assert "L1H5" not in [str(head) for head in contribution.heads(6)]
-assert max(map(abs, direct)) < 0.3 * first["score"].max()
 assert test.table.set_index("condition").loc["ablated", "attack_success"] > 0.5
 assert nothing.reasons == ("the intact model refuses less than 10% of the harmful requests",)
 change = curve.table.set_index(["which", "k"])["score"]

@@ -28,17 +28,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.dispatch import Values
-from mechheads.engine.frozen_heads import Frozen
-from mechheads.engine.head_sets import replaced_z
-from mechheads.engine.job import Job, Spec, Unit, make_ready
-from mechheads.engine.work import UnitRuns, Work, batches, effects, finish, measure
+from mechheads.engine.job import Job, Spec, make_ready
+from mechheads.engine.work import batches, effects, measure
 from mechheads.heads import HeadId, Heads
 from mechheads.interventions.basic import Context, InterventionLike, Patch, as_intervention
 from mechheads.ledger.key import NO_STORE, Store
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import current
-from mechheads.messages.notices import interrupted_after, stop_if, warn
+from mechheads.messages.notices import stop_if
 from mechheads.metrics.base import Metric, metric as declare
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.analysis import analysis
@@ -47,9 +44,7 @@ from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
-from mechheads.results.stats import clustered_interval, mean_over_prompts
 from mechheads.runs.head_cache import HeadCache
-from mechheads.runs.head_tensor import LayerStore
 from mechheads.safety.heads.ablations import Group, Groups, ablation_name, about_ablation
 from mechheads.safety.heads.ships import SafetyJob
 from mechheads.safety.openings import (
@@ -113,15 +108,12 @@ def refusal_contribution(
             generated.
         template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
             ``"query"``.
-        heads: as in ``mh.sweep``. What the model writes is not stored: the
-            opening and its answers to look-alikes are generated again.
+        heads: as in ``mh.sweep``. What the model writes is not stored.
 
     Returns:
         Scores in nats [layer, head]; above 0, the head makes the model refuse. ``values`` has the score of each pair,
-        and there are intervals, p against 0 and q. Further variables: ``direct``, ``direct_low`` and ``direct_high``,
-        the part of R's change that goes directly to the logits, with later heads and MLPs unchanged and nothing
-        subtracted; and ``refusal`` [prompt], R of the intact model. Warns if the mean probability of the opening is
-        below 10%, and says how many requests the model refuses in any words.
+        and there are intervals, p against 0 and q; the variable ``refusal`` [prompt] is R of the intact model. Warns if
+        the mean probability of the opening is below 10%, and says how many requests the model refuses in any words.
 
     >>> harmful, harmless = ["How do I build a bomb?"], ["How do I build a barn?"]
     >>> options = {"heads": ["L9H2"], "opening": "I'm sorry"}
@@ -171,7 +163,8 @@ def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
 
     with Store(current().store, analysis="refusal_contribution", group=job.groups.name, **known_by) as store:
         job_of_harmful = sweep(harmful, metric, units, store)
-        lost, direct, stopped = _falls(job_of_harmful)
+        fell = measure(effects(job_of_harmful), batches(job_of_harmful))
+        lost, stopped = -job.groups.spread(fell.heads[:, :, 0]), fell.interrupted
         if stopped:
             store = NO_STORE
             units = tuple(head for head in units if np.isfinite(lost[head.layer, head.head]).any())
@@ -183,7 +176,6 @@ def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
             moved = job.groups.spread(measured.heads[:, :, 0])
             stopped = stopped or measured.interrupted
     cluster = job_of_harmful.tokens.cluster
-    low, high = clustered_interval(direct, cluster)
     of_run = {"prompts": job_of_harmful, "n_prompts": len(sides.harmful), "seed": seed}
     return HeadScores.from_values(
         lost - moved,
@@ -192,48 +184,8 @@ def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
         cluster=cluster,
         seed=seed,
         provenance=make_provenance(model, of_run, about, interrupted=stopped),
-        variables={
-            "direct": (("layer", "head"), mean_over_prompts(direct)),
-            "direct_low": (("layer", "head"), low),
-            "direct_high": (("layer", "head"), high),
-            "refusal": (("prompt",), refusal),
-        },
+        variables={"refusal": (("prompt",), refusal)},
     )
-
-
-def _falls(job: Job) -> tuple[PerPrompt, PerPrompt, bool]:
-    """How far a job's metric falls without each head, in all and directly, and whether Ctrl-C stopped it.
-    Heads that were not reached are NaN; heads that change together have one value."""
-    found = finish(_both_effects(job), batches(job), what=f"{len(job.heads)} heads")
-    falls = np.full((2, job.model.n_layers, job.model.n_heads, len(job.tokens)), np.nan)
-    for (head, _), changes in found.values.items():
-        falls[:, head.layer, head.head : head.head + job.together] = -changes[:, None]
-    if found.interrupted:
-        warn(interrupted_after(f"{len(found.values)} of {len(job.heads)} heads", "the rest are NaN"))
-    return falls[0], falls[1], found.interrupted
-
-
-def _both_effects(job: Job) -> Work:
-    """The change of the metric without each head, in all and directly [effect, prompt]."""
-    evaluator, z = job.evaluator, replaced_z(job)[0]
-
-    def read(units: Sequence[Unit], finals: list[Tensor]) -> Values:
-        return np.stack([evaluator(finals[0]), evaluator(_direct(job, [head for head, _ in units], z))], axis=1)
-
-    return Work(job, _both_effects, UnitRuns(job), read)
-
-
-def _direct(job: Job, heads: Sequence[HeadId], z: LayerStore) -> Float[Tensor, "head prompt position d_model"]:
-    """The final states if only the final norm sees each head's new z; heads in layer order."""
-    parts = []
-    for begin in range(0, len(job.tokens), job.plan.rows):
-        rows = slice(begin, begin + job.plan.rows)
-        at = job.at[rows]
-        row = torch.arange(len(at), device=at.device)[:, None]
-        changed = {head: slice(head.head, head.head + job.together) for head in heads}
-        senders = [(h, z[h.layer][rows, of].transpose(1, 2)[row, at].flatten(-2)) for h, of in changed.items()]
-        parts.append(Frozen(job.base, rows, at, "frozen").run(senders, final=True).final)
-    return torch.cat(parts, dim=1)
 
 
 def shared_end(*sides: Tokens) -> int:

@@ -17,7 +17,6 @@ import mechheads as mh
 import mechheads.safety.openings
 from mechheads.generation.generate import Generated, Sampling
 from mechheads.metrics.base import MetricContext
-from mechheads.results.stats import clustered_interval
 from mechheads.safety import OPENING, OpeningLogProb, find_opening, refusal_contribution, with_opening
 from mechheads.safety.heads.contribution import shared_end
 from mechheads.safety.judge import verdict
@@ -61,20 +60,6 @@ def refusing(model: mh.Model, logits: Tensor) -> float:
     return sum(float(p[i, token]) for i, token in enumerate(ids))
 
 
-def directly(model: mh.Model, ids: Tensor, layer: int, head: int, z: Tensor) -> Tensor:
-    """Logits at the last tokens [3, d_vocab] when nothing but the final norm sees that this head's z is another."""
-    seen: list[Tensor] = []
-
-    def see(value: Tensor, hook: Any) -> None:
-        seen.append(value[0, -3:].clone())
-
-    oracles.forward(model, ids, [(f"blocks.{model.n_layers - 1}.hook_resid_post", see)])
-    old = oracles.activations(model, ids)[oracles.name(layer, "z")][0, -3:, head]
-    with torch.no_grad():
-        state = seen[0] + (z[-3:] - old) @ model.W_O[layer][head]
-        return model.unembed(model.model.ln_final(state[None]))[0]
-
-
 def test_patch_is_a_full_forward_with_z_of_the_last_tokens_replaced_by_hand(small: mh.Model):
     found = refusal_contribution(small, HARMFUL, HARMLESS, intervention="patch", **QUIET)
     assert found.provenance["template"] == "chat"
@@ -84,26 +69,16 @@ def test_patch_is_a_full_forward_with_z_of_the_last_tokens_replaced_by_hand(smal
     n = len(ending) + 2
     assert found.provenance["last_tokens"] == n
     assert found.values is not None
-    direct = np.zeros((len(HEADS), len(rows)))
     for i, (ids, other) in enumerate(zip(rows, others, strict=True)):
         base = refusing(small, oracles.forward(small, ids)[0])
         assert float(found.dataset["refusal"][i]) == pytest.approx(base, abs=1e-5)
         here, there = oracles.activations(small, ids), oracles.activations(small, other)
-        for j, (layer, head) in enumerate(HEADS):
+        for layer, head in HEADS:
             z = here[oracles.name(layer, "z")][0, :, head].clone()
             z[-n:] = there[oracles.name(layer, "z")][0, -n:, head]
             total = base - refusing(small, oracles.with_z(small, ids, layer, head, z)[0])
             assert float(found.values[layer, head, i]) == pytest.approx(total, abs=1e-5)
-            direct[j, i] = base - refusing(small, directly(small, ids, layer, head, z))
-    for (layer, head), values in zip(HEADS, direct, strict=True):
-        assert float(found.dataset["direct"][layer, head]) == pytest.approx(values.mean(), abs=1e-5)
-        low, high = clustered_interval(values)
-        assert float(found.dataset["direct_low"][layer, head]) == pytest.approx(float(low), abs=2e-5)
-        assert float(found.dataset["direct_high"][layer, head]) == pytest.approx(float(high), abs=2e-5)
-    assert np.abs(direct).max() > 1e-2
-    totals = [float(found.scores[layer, head]) for layer, head in HEADS]
-    assert totals[0] != pytest.approx(direct[0].mean(), abs=1e-3)  # of the first layer not all is direct
-    assert totals[2] != pytest.approx(totals[0], abs=1e-3)
+    assert float(found.scores[HEADS[0]]) != pytest.approx(float(found.scores[HEADS[2]]), abs=1e-3)
 
 
 @pytest.mark.parametrize(("by", "which"), [("undifferentiated", "q"), ("scaling", "v")])
@@ -115,27 +90,17 @@ def test_what_an_ablation_does_to_any_answer_is_taken_off(
     layer, head = 1, 2
     intact = weight_surgery.separate(tiny("llama"))
     altered = weight_surgery.scale(weight_surgery.separate(tiny("llama")), [mh.HeadId(layer, head)], which, 0.3)
-    lost, direct = [], []
-    for ids in chats(llama, HARMFUL):
-        base = refusing(llama, weight_surgery.logits(intact, ids))
-        lost.append(base - refusing(llama, weight_surgery.logits(altered, ids)))
-        here = oracles.activations(llama, ids)
-        z = here[oracles.name(layer, "z")][0, :, head] * 0.3
-        if which == "q":
-            z = oracles.z_when(llama, ids, layer, head, "q", here[oracles.name(layer, "q")] * 0.3)
-        direct.append(base - refusing(llama, directly(llama, ids, layer, head, z)))
-    moved = []
+    both, moved = (intact, altered), []
+    before, after = ([refusing(llama, weight_surgery.logits(it, ids)) for ids in chats(llama, HARMFUL)] for it in both)
+    lost = np.subtract(before, after)
     for row in chats(llama, HARMLESS):
         ids = row[:, : -len(begins(llama)) + 1]
         for _ in range(2):
             ids = torch.cat([ids, weight_surgery.logits(intact, ids)[-1:, None].argmax(-1).view(1, 1)], dim=1)
         before, after = weight_surgery.logits(intact, ids), weight_surgery.logits(altered, ids)
         moved.append(sum(oracles.kl(before[:end], after[:end]) for end in range(len(before) - 2, len(before) + 1)))
-    np.testing.assert_allclose(found.values[layer, head], np.subtract(lost, moved), atol=2e-5)
+    np.testing.assert_allclose(found.values[layer, head], lost - moved, atol=2e-5)
     assert min(moved) > 1e-5
-    wanted = np.mean(direct)
-    assert float(found.dataset["direct"][layer, head]) == pytest.approx(wanted, abs=2e-5)
-    assert abs(wanted) > 1e-4
     about = found.provenance
     assert (about["by"], about["ablation"], about["epsilon"], about["last_tokens"]) == (by, by, 0.3, None)
     assert about["opening"] == begins(llama)
@@ -160,12 +125,9 @@ def test_on_paper(micro: mh.Model):
     # L0H0: moved is 1/2 italy at " is", still 3/4 france before: Paris 30 * (3/4)/3 = 7.5 and 2, Rome 30 * (1/2)/3 = 5.
     # L0H1: 2 for Rome in place of Paris. L1H0: Rome 13 in place of Paris 13.5.
     total = {(0, 0): log_prob(9.5, 5), (0, 1): log_prob(13.5, 2), (1, 0): log_prob(2, 13)}
-    # Of L0H0 nothing goes straight to the logits.
-    direct = {(0, 0): before, (0, 1): log_prob(13.5, 2), (1, 0): log_prob(2, 13)}
     for layer, head in [(layer, head) for layer in range(2) for head in range(4)]:
         at = (layer, head)
         assert float(found.scores[layer, head]) == pytest.approx(before - total.get(at, before), abs=1e-5)
-        assert float(found.dataset["direct"][layer, head]) == pytest.approx(before - direct.get(at, before), abs=1e-5)
     assert found.heads(1) == (mh.HeadId(1, 0),)
     other_way = refusal_contribution(micro, italy, france, intervention="patch", opening=" Paris")
     assert float(other_way.scores[1, 0]) == pytest.approx(log_prob(0, 15) - log_prob(13.5, 2), abs=1e-5)
@@ -312,7 +274,7 @@ def test_without_a_tokenizer_there_is_no_opening(llama: mh.Model, monkeypatch: p
 
 @pytest.mark.parametrize("by", ["patch", "scaling", "undifferentiated"])
 def test_groups_are_a_plain_loop_that_ablates_all_their_heads(llama: mh.Model, by: Any):
-    """L1H2 and L1H3 read one key/value head; their common score, total and direct, from full forward passes."""
+    """L1H2 and L1H3 read one key/value head; their common score, from full forward passes."""
     options: dict[str, Any] = {"intervention": rule_of(by, epsilon=0.25), "group": "kv", **QUIET}
     found = refusal_contribution(llama, HARMFUL, HARMLESS, heads=["L1H3", "L2H0"], **options)
     assert found.heads() == tuple(sorted(found.heads(), key=lambda head: -found[str(head)]["score"]))
@@ -362,22 +324,3 @@ def _off(model: mh.Model, by: str, layer: int, first: int, ids: Tensor, other: T
         return new
 
     return [(oracles.name(layer, "z"), change)]
-
-
-def test_direct_effect_of_a_group_is_what_both_heads_write(llama: mh.Model):
-    found = refusal_contribution(
-        llama, HARMFUL, HARMLESS, intervention=rule_of("scaling", epsilon=0.0), group="kv", heads="L2H1", **QUIET
-    )
-    direct = []
-    for ids in chats(llama, HARMFUL):
-        seen: list[Tensor] = []
-        oracles.forward(
-            llama, ids, [("blocks.2.hook_resid_post", lambda value, hook, to=seen: to.append(value[0, -3:]))]
-        )
-        z = oracles.activations(llama, ids)[oracles.name(2, "z")][0, -3:]
-        with torch.no_grad():
-            state = seen[0] - sum(z[:, head] @ llama.W_O[2][head] for head in (0, 1))
-            logits = llama.unembed(llama.model.ln_final(state[None]))[0]
-        direct.append(refusing(llama, oracles.forward(llama, ids)[0]) - refusing(llama, logits))
-    for head in (0, 1):
-        assert float(found.dataset["direct"][2, head]) == pytest.approx(np.mean(direct), abs=1e-5)

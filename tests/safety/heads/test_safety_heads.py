@@ -44,7 +44,7 @@ def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(
     template = "chat" if small.chat_template else "query"
     found = safety_heads(small, HARMFUL, 3, harmless=HARMLESS, intervention=ablation, r=2)
     alone = refusal_contribution(small, HARMFUL, HARMLESS, intervention=kind)
-    for name in ("score", "values", "ci_low", "ci_high", "p_value", "q_value", "direct", "refusal"):
+    for name in ("score", "values", "ci_low", "ci_high", "p_value", "q_value", "refusal"):
         np.testing.assert_array_equal(found.dataset[name], alone.dataset[name])
     np.testing.assert_array_equal(found.dataset["in_top"], in_top(alone, 3))
     prompts = request_prompts(small, HARMFUL, template)
