@@ -19,7 +19,6 @@ from mechheads.generation.generate import Generated
 from mechheads.io.rows import KINDS, Table
 from mechheads.io.text import described, entries
 from mechheads.messages.arguments import check_known, checked, did_you_mean
-from mechheads.messages.notices import warn
 from mechheads.model.model import Model
 from mechheads.prompts.chats import chat_text, continues, control_tokens_in, is_chat, messages_of
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
@@ -267,12 +266,10 @@ def _in_template(model: Model, requests: Sequence[str], template: Template, name
             raise ValueError(
                 f"{name}[{index}] is {described(request)}; it must be a text. Give chats and ids as mh.Prompts"
             )
-        if template != "query" or model.tokenizer is None:
-            continue
-        if found := control_tokens_in(request, model.tokenizer):
-            warn(
-                f"{name}[{index}] has {found[0]!r} in it, which the tokenizer reads as a control token; take it "
-                'out, or use template="chat" with mh.settings(control_tokens="text")'
+        found = control_tokens_in(request, model.tokenizer) if template == "query" and model.tokenizer else ()
+        if found:
+            raise ValueError(
+                f"{name}[{index}] has {found[0]!r} in it, which the tokenizer reads as a control token; take it out"
             )
     if (pattern := TEMPLATES[template]) is not None:
         return Prompts([pattern.replace("{q}", request) for request in requests])
