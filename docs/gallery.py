@@ -61,8 +61,8 @@ GALLERY: dict[str, Shown] = {
     "categories_figure": Shown(
         "Categories of several models",
         "mh.studies.categories_figure(models).figure",
-        "One panel for each model, as in the MAPS paper. `mechheads figure categories` draws it from a shell, with "
-        "`--marks dots` as in print, and `recipe_figure` with the models of a paper.",
+        "One panel for each model, as in the MAPS paper. `mechheads figure categories` draws it from a shell; "
+        '`marks="dots"` draws dots as in print, and `recipe_figure` with the models of a paper.',
         "figures",
         ("mh.studies.categories_figure", "mh.studies.recipe_figure"),
     ),
@@ -99,7 +99,7 @@ GALLERY: dict[str, Shown] = {
         "Safety heads of several models",
         "mh.plots.safety_grid(mh.studies.safety_figure(models).panels, columns=1)",
         'One panel for each model and set of requests, as in the Ships paper; `by="ablation"` gives its other layout. '
-        "`mechheads figure safety` draws both from a shell.",
+        "`mechheads figure safety` draws the first from a shell.",
         "figures",
         ("mh.plots.safety_grid", "mh.studies.safety_figure"),
     ),
@@ -114,7 +114,7 @@ GALLERY: dict[str, Shown] = {
         "Do roles order heads?",
         "mh.studies.roles_figure(models, tasks).figure",
         "What a task loses as the first k heads of each role are gated off, beside heads in random order: one row for "
-        "each task, one column for each model. `mechheads figure roles` draws it from a shell, with `--symlog 1` on "
+        "each task, one column for each model. `mechheads figure roles` draws it from a shell; `symlog=1` gives "
         "the paper's axis.",
         "roles",
         ("mh.studies.roles_figure",),

@@ -311,7 +311,7 @@ beside.sort_values("effect").head(8).round(2)
 #   number of random heads costs so many.
 #
 # `mh.fit_gates` with its defaults (`mh.settings(store="gates.ledger")` saves the progress), or `mechheads figure roles
-# --tasks aba_abb --out roles`, does all of this in full. It needs a GPU, or a night on a CPU.
+# --data aba_abb --out roles`, does all of this in full. It needs a GPU, or a night on a CPU.
 #
 # ## Exercises
 #

@@ -76,7 +76,7 @@ def texts_for_users() -> dict[str, str]:
     """The docs; notebooks; what is said of results; commands; the explorer's page."""
     files = [*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "notebooks").glob("*.py")]
     package = ROOT / "mechheads"
-    files += [*(package / "data" / "kinds").glob("*.toml"), *(package / "cli").glob("*.py")]
+    files += [*(package / "data" / "kinds").glob("*.toml"), package / "cli.py"]
     files += [*(package / "explorer" / "front" / "src").rglob("*.ts*")]
     return {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in files}
 

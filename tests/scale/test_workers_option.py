@@ -16,12 +16,7 @@ from mechheads.scale import ray_cluster
 from support.figure_requests import roles_request
 from support.made_workers import MadeWorkers
 
-COMMANDS = [
-    ["atlas"],
-    ["figure", "safety"],
-    ["figure", "roles"],
-    ["figure", "recipe", "ships"],
-]
+COMMANDS = [["atlas"], ["figure", "safety"], ["figure", "roles"], ["figure", "ships"]]
 
 
 @pytest.fixture
@@ -45,19 +40,19 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_roles_are_fitted_and_their_curves_measured_by_workers(tiny, tmp_path: Path, two: MadeWorkers):
     asked = roles_request(tiny, tmp_path)
-    words = ["figure", "roles", "--tasks", asked["tasks"], "--model", tiny("llama"), "--out", asked["out"]]
-    words += ["--workers", "2", "--seeds", 1, "--updates", 1, "--most", 1]
+    words = ["figure", "roles", "--data", asked["tasks"], "--model", tiny("llama"), "--out", asked["out"]]
+    words += ["--workers", "2", "--quick"]
     done = CliRunner().invoke(main, [str(word) for word in words])
     assert done.exit_code == 0, done.output
     computed = {str(unit) for units in two.computed for unit in units}
-    assert {"the fit none of seed 0", "the curve of facilitation", "the curve of random 5"} <= computed
+    assert {"the fit none of seed 0", "the curve of facilitation", "the curve of random 2"} <= computed
 
 
 def refused(words: list[str], asked: str, tmp_path: Path) -> str:
     """What a command says, in one line."""
     out = ["--out", str(tmp_path / "out")]
     done = CliRunner().invoke(main, [*words, *out, "--workers", asked], env={"COLUMNS": "500"})
-    assert done.exit_code == 2
+    assert done.exit_code == 1
     return done.output
 
 
@@ -82,9 +77,7 @@ def test_one_process_needs_no_ray(tiny, tmp_path: Path, monkeypatch: pytest.Monk
 
 FACES = {
     "atlas": ("mechheads.studies.build.build_atlas", ["atlas"]),
-    "figure safety": ("mechheads.studies.safety_figure", ["figure", "safety"]),
-    "figure roles": ("mechheads.studies.roles_figure", ["figure", "roles"]),
-    "figure recipe": ("mechheads.studies.recipe_figure", ["figure", "recipe", "chg"]),
+    "figure": ("mechheads.studies.figures.recipes.recipe_figure", ["figure", "chg"]),
 }
 
 
@@ -109,10 +102,3 @@ def test_commands_pass_the_workers_on(
     done = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "out"), "--workers", asked])
     assert done.exit_code == 1 and "Error: enough" in done.output
     assert seen == [given]
-
-
-def test_a_figure_of_weights_says_that_it_takes_no_workers(tmp_path: Path):
-    words = ["figure", "recipe", "maps", "--out", str(tmp_path / "out"), "--workers", "2"]
-    done = CliRunner().invoke(main, words)
-    assert done.exit_code == 1
-    assert done.output == "Error: --workers is 2, but this figure only reads weights; leave --workers out\n"

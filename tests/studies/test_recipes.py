@@ -95,17 +95,14 @@ def test_a_recipe_draws_its_figure_for_other_models(tiny: Callable[[str], Path],
     assert (tmp_path / "out" / "printed.csv") in drawn.files
 
 
-def test_what_is_not_a_recipe_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_not_a_recipe_is_refused():
     with pytest.raises(ValueError, match="recipe is 'map'; choose one of 'chg', 'maps', 'ships'"):
         recipe_figure("map")
-    monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(main, ["figure", "recipe", "map"])
-    assert done.exit_code == 2 and "is not one of chg, maps, ships" in done.output and not list(tmp_path.iterdir())
 
 
 def test_the_command_draws_a_recipe(tiny: Callable[[str], Path], tmp_path: Path):
     relation = tmp_path / "mine.json"
     relation.write_text('{"name": "mine", "category": "Knowledge", "pairs": [["France", "Paris"], ["Italy", "Rome"]]}')
-    arguments = ["figure", "recipe", "maps", "--model", str(tiny("gpt2")), "--model", str(tiny("llama"))]
+    arguments = ["figure", "maps", "--model", str(tiny("gpt2")), "--model", str(tiny("llama"))]
     done = CliRunner().invoke(main, [*arguments, "--data", str(relation), "--out", str(tmp_path / "out")])
     assert done.exit_code == 1 and "min_pairs" in done.output  # two pairs are too few for the paper's 30

@@ -172,7 +172,7 @@ def test_the_command_refuses_a_folder_of_another_model_before_any_work(
     before = {path.name: path.read_bytes() for path in Path("out").iterdir()}
     refused = CliRunner().invoke(main, ["atlas", "--model", str(tiny("gpt2")), "--out", "out", "--quick"])
     assert refused.exit_code == 1
-    assert ANOTHER.format("--model", str(tiny("llama")), str(tiny("gpt2"))) in " ".join(refused.output.split())
+    assert ANOTHER.format("model", str(tiny("llama")), str(tiny("gpt2"))) in " ".join(refused.output.split())
     assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before
 
 

@@ -11,7 +11,6 @@ import pandas as pd
 
 from mechheads.data import content, names
 from mechheads.io.write import write_csv
-from mechheads.limits import current
 from mechheads.messages.arguments import check_known
 from mechheads.studies.figures.categories import categories_figure
 from mechheads.studies.figures.panels import PRINTED, ModelNames, PaperFigure
@@ -112,7 +111,7 @@ def recipe_figure(
         models: other models than the paper's, as in ``mh.studies.categories_figure``. For ``"maps"``, weights in
             safetensors are read from disk layer by layer.
         data: other relations, sets of requests or tasks than the recipe's.
-        out: the folder; by default, the name of the recipe. If a model and a relation or task are the paper's,
+        out: the folder; by default, the name and ``-figure``. If a model and a relation or task are the paper's,
             ``printed.csv`` compares the numbers.
         quick: as in the function of the figure.
 
@@ -123,9 +122,7 @@ def recipe_figure(
     asked = load_recipe(recipe)
     draw, argument = FIGURES[asked.figure]
     settings = asked.settings | ({} if data is None else {argument: data})
-    if draw is categories_figure and (workers := current().limits.workers) is not None:
-        raise ValueError(f"workers is {workers!r}, but this figure only reads weights; leave workers out")
-    folder = Path(recipe if out is None else out)
+    folder = Path(f"{recipe}-figure" if out is None else out)
     made = draw(asked.models if models is None else models, **settings, out=folder, quick=quick)
     made = replace(made, notes=(asked.paper, *asked.differs, *made.notes))
     compared = asked.compare(made)
