@@ -117,7 +117,9 @@ def results_of(pairs: mh.PromptPairs, words: list[tuple[str, str]]) -> dict[str,
         ),
         "text loss": lambda model: mh.safety.text_loss(model, clean),
         "examples": lambda model: mh.behaviour.head_examples(model, [list(range(3, 60))], window=16),
-        "labels": lambda model: mh.label_heads(model, [mh.Relation("words", "Knowledge", words)], min_pairs=1),
+        "labels": lambda model: mh.label_heads(
+            mh.relation_scores(model, [mh.Relation("words", "Knowledge", words)], min_pairs=1)
+        ),
         "salient": lambda model: mh.labels.salient_operations(model, "L1H2"),
         "effects": lambda model: {
             kind: mh.gating.ablation_effects(model, task, intervention=kind) for kind in ("zero", "mean", "resample")

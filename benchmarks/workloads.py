@@ -15,7 +15,7 @@ from benchmarks.flops import Shape
 
 if TYPE_CHECKING:
     from mechheads import Model, PromptPairs
-    from mechheads.labels.usable_pairs import UsablePairs
+    from mechheads.labels.relations import UsablePairs
 
 Head = tuple[int, int]
 Ids = list[list[int]]
@@ -208,8 +208,7 @@ def few_shot(model: Model, n: int) -> tuple[Ids, None, list[int]]:
 
 def usable(model: Model) -> list[UsablePairs]:
     """The package's relations with their pairs of single tokens, if there are at least 30."""
-    from mechheads.labels.relations import load_relations
-    from mechheads.labels.usable_pairs import usable_pairs
+    from mechheads.labels.relations import load_relations, usable_pairs
 
     return [kept for kept in usable_pairs(load_relations(), model.tokenizer) if len(kept.pairs) >= MIN_PAIRS]
 

@@ -10,18 +10,18 @@ listed beside a label and never changes it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, TypedDict, Unpack
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
 import xarray as xr
+from jaxtyping import Bool
 
 from mechheads.heads import HeadLike, Heads, check_head, check_heads
 from mechheads.labels.causal import CausalEvidence
-from mechheads.labels.relations import CATEGORIES, Relations
-from mechheads.labels.static import USUAL, Norm, ScoringSettings, Source, relation_scores
-from mechheads.labels.usable_pairs import LEAST_PAIRS
+from mechheads.labels.relations import CATEGORIES, LEAST_PAIRS, Relations
+from mechheads.labels.static import USUAL, relation_scores
 from mechheads.messages.arguments import Share, Within
 from mechheads.messages.notices import warn
 from mechheads.model.analysis import analysis
@@ -30,7 +30,6 @@ from mechheads.results.dataset import text_array
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import Rows, chosen, pairs_left_out
-from mechheads.results.stats import q_values
 
 Rule = Literal["null", "maps"]
 _DIMS = ("layer", "head", "category")
@@ -67,11 +66,10 @@ class HeadLabels(HeadScores):
     ``ci_low``, ``ci_high``, ``p_value`` and ``q_value`` belong to that relation; the interval does not account for
     its selection as the best of several. Further variables over the same dimensions: ``member`` (whether the head has
     this category), ``below_floor`` (whether there is evidence for it that is too small), ``best_relation``,
-    ``reading`` (how the head reads tokens for that relation), ``suppresses`` (whether it suppresses the relation
-    instead of implementing it) and ``verdict``, which compares the weights with what the head does in context:
-    ``"confirmed"`` if both agree on the same relation, ``"weights only"`` or ``"in context only"``, and empty if there
-    is evidence from neither, or if the relations of the weights were not run. ``table`` has everything that was
-    measured, relation by relation; ``top`` and ``heads`` name members only.
+    ``reading`` (how the head reads tokens for that relation) and ``verdict``, which compares the weights with what the
+    head does in context: ``"confirmed"`` if both agree on the same relation, ``"weights only"`` or ``"in context
+    only"``, and empty if there is evidence from neither, or if the relations of the weights were not run. ``table`` has
+    everything that was measured, relation by relation; ``top`` and ``heads`` name members only.
     """
 
     KIND = "labels"
@@ -170,18 +168,6 @@ class HeadLabels(HeadScores):
         return first, notes if len(labelled) else [*notes, "No head is labelled. Those with the largest phi:"]
 
 
-class RelationOptions(TypedDict, total=False):
-    """The options of ``relation_scores``."""
-
-    k: int | None
-    k_copying: int | None
-    source: Source
-    norm: Norm
-    min_pairs: int | None
-    scoring: ScoringSettings
-    heads: Heads | None
-
-
 @analysis
 def label_heads(
     model: Model | HeadScores,
@@ -191,15 +177,14 @@ def label_heads(
     fdr: Annotated[float, Within(above=0, most=1)] = 0.05,
     floor: Share = 0.1,
     tau: Annotated[float, Within(above=0, most=1)] = 0.15,
-    suppression: bool = False,
     causal: CausalEvidence | None = None,
     causal_floor: Share = 0.05,
-    **options: Unpack[RelationOptions],
+    heads: Heads | None = None,
 ) -> HeadLabels:
     """Label every head with the categories whose relations it implements.
 
     Args:
-        model: a model, or the result of ``relation_scores`` if you already have it.
+        model: a model, or the result of ``relation_scores``, which has more options.
         relations: as in ``relation_scores``. The heads of a relation without a category are labelled with its name. A
             relation of fewer than 30 pairs gives no label, unless ``min_pairs`` of its scores allows fewer. A warning
             and ``provenance["limits"]`` say so.
@@ -208,32 +193,29 @@ def label_heads(
         fdr, floor: for our rule. The floor is a share of pairs: evidence that is above chance by less is listed in
             ``labels.table()``, as ``is_below_floor``, and gives no category.
         tau: for the paper's rule, above 0 and at most 1.
-        suppression: whether a head that suppresses a relation as strongly also has its category, as in the paper's
-            figure.
         causal: the result of ``relation_evidence``; adds effects and verdicts, and changes no label. A head acts on a
             relation in context if its total or direct effect is at least ``causal_floor`` of the difference
             between the runs, with q <= ``fdr``.
         causal_floor: a share of the difference between the runs.
-        options: passed to ``relation_scores``, such as ``heads``: the others then have no label.
+        heads: the heads to score, as in ``relation_scores``; the others have no label.
 
     Returns:
         The categories of each head, by ``.of(head)``, and a row for each head and relation, by ``.table()``.
 
     Raises:
-        ValueError: if the rule is not known, a number is out of range, or options are given together with scores.
+        ValueError: if the rule is not known, a number is out of range, or relations or heads come with scores.
 
     >>> labels = mh.label_heads(mh.relation_scores(model, "country_to_capital"))
     >>> labels.categories, labels.of("L23H4"), labels.of("L0H0")
     (('Knowledge',), ('Knowledge',), ())
     """
     if isinstance(model, HeadScores):
-        if late := [*(["relations"] if relations is not None else []), *options]:
+        if late := [name for name, value in (("relations", relations), ("heads", heads)) if value is not None]:
             raise ValueError(f"{', '.join(late)}: cannot be used with scores; leave it out, or give the model itself")
         scores = model
     else:
-        scoring = options.get("scoring", USUAL)
-        options["scoring"] = replace(scoring, min_effect=min(floor, scoring.min_effect))
-        scores = relation_scores(model, relations, **options)
+        scoring = replace(USUAL, min_effect=min(floor, USUAL.min_effect))
+        scores = relation_scores(model, relations, scoring=scoring, heads=heads)
     category_of = _categories(scores)
     short, limits = _limits(scores)
     tested = scores.provenance.get("min_effect", 0.0)
@@ -242,16 +224,16 @@ def label_heads(
             f"floor is {floor}, but scores below {tested} were not tested; give relation_scores "
             f"scoring=mh.labels.ScoringSettings(min_effect={floor}), or a larger floor"
         )
-    found = _evidence(scores, rule, fdr, floor, tau, suppression)
-    found = replace(found, enough=found.enough & ~short, below_floor=found.below_floor | (found.enough & short))
+    enough, below = _evidence(scores, rule, fdr, floor, tau)
+    enough, below = enough & ~short, below | (enough & short)
     named = list(dict.fromkeys(category_of))
     categories = [name for name in CATEGORIES if name in named]
     categories += [name for name in named if name not in categories]
     of_category = [np.array([category == name for category in category_of]) for name in categories]
     acts = None if causal is None else _acts_in_context(scores, causal, fdr, causal_floor)
-    best = [_best(scores, where, found) for where in of_category]
+    best = [_best(scores, where, enough, below) for where in of_category]
     columns = {name: np.stack([part[name] for part in best], axis=-1) for name in best[0]}
-    spoken = [_verdict(found.enough[..., at], None if acts is None else acts[..., at]) for at in of_category]
+    spoken = [_verdict(enough[..., at], None if acts is None else acts[..., at]) for at in of_category]
     verdict = np.stack(spoken, axis=-1)
     names, reading = columns.pop("best_relation"), columns.pop("reading")
     score, low, high, p_value, q_value = (columns.pop(name) for name in ("score", "low", "high", "p", "q"))
@@ -276,7 +258,7 @@ def label_heads(
     for note in limits:
         warn(note)
     data = labels.dataset.assign(q_value=(_DIMS, q_value)).assign_coords(relation=scores.dataset["relation"])
-    return HeadLabels(data.assign(_table_columns(scores, causal, found, acts, category_of)))
+    return HeadLabels(data.assign(_table_columns(scores, causal, enough, below, acts, category_of)))
 
 
 def _categories(scores: HeadScores) -> list[str]:
@@ -291,83 +273,43 @@ def _limits(scores: HeadScores) -> tuple[np.ndarray, list[str]]:
     """Which relations have too few pairs for a label [relation], and a note of these and of those without category."""
     names, categories = (scores.dataset[name].values.tolist() for name in ("relation", "relation_category"))
     least = scores.provenance.get("min_pairs") or LEAST_PAIRS
-    n_pairs = scores.dataset["n_pairs"].values if "n_pairs" in scores.dataset else np.full(len(names), least)
+    n_pairs = scores.dataset["n_pairs"].values
     few = {name: int(n) for name, n in zip(names, n_pairs, strict=True) if n < least}
     bare = [name for name, category in zip(names, categories, strict=True) if not category and name not in few]
     limits = [f"too few pairs for a label (min_pairs={least}): {name} {n}" for name, n in few.items()]
     return n_pairs < least, [*limits, *(f"no category, the label is the relation: {name}" for name in bare)]
 
 
-@dataclass(frozen=True)
-class _Evidence:
-    """Which relations are evidence for a head's categories; each array is [layer, head, relation]."""
-
-    enough: np.ndarray  # the relation gives the head its category
-    below_floor: np.ndarray  # it is as significant, but its score is too small
-    suppresses: np.ndarray  # the head suppresses the relation instead of implementing it
-    q: np.ndarray  # of whichever of the two it does
-
-
-def _evidence(scores: HeadScores, rule: Rule, fdr: float, floor: float, tau: float, suppression: bool) -> _Evidence:
+def _evidence(
+    scores: HeadScores, rule: Rule, fdr: float, floor: float, tau: float
+) -> tuple[Bool[np.ndarray, "layer head relation"], Bool[np.ndarray, "layer head relation"]]:
+    """Which relations give a head their category, and which are as significant but have too small a score."""
     data = scores.dataset
-    phi, against = data["score"].values, data["suppression"].values
-    p, p_against = data["p_value"].values, (data["p_suppression"].values if "p_suppression" in data else None)
-    if rule == "null" and (p_against is None or np.isnan(p).all()):
-        raise ValueError(f'{scores.name!r} were not tested against a null; compute them again, or use rule="maps"')
-    q, q_against = data["q_value"].values, np.full(p.shape, np.nan)
-    if suppression and p_against is not None:
-        q, q_against = q_values(np.stack([p, p_against]))
+    phi = data["score"].values
     if rule == "maps":
-        sure = implements = phi >= tau
-        sure_against = suppresses = against >= tau
-    else:
-        null, null_against = (np.nan_to_num(data[name].values) for name in ("null_phi", "null_suppression"))
-        sure, sure_against = (q <= fdr) & (phi > null), (q_against <= fdr) & (against > null_against)
-        implements, suppresses = sure & (phi - null >= floor), sure_against & (against - null_against >= floor)
-    if not suppression:
-        sure_against = suppresses = np.zeros_like(implements)
-    rather = suppresses & ((against > phi) | ~implements)
-    enough = implements | suppresses
-    return _Evidence(enough, (sure | sure_against) & ~enough, rather, np.where(rather, q_against, q))
+        return phi >= tau, np.zeros(phi.shape, dtype=bool)
+    if np.isnan(data["p_value"].values).all():
+        raise ValueError(f'{scores.name!r} were not tested against a null; compute them again, or use rule="maps"')
+    null = np.nan_to_num(data["null_phi"].values)
+    sure = (data["q_value"].values <= fdr) & (phi > null)
+    enough = sure & (phi - null >= floor)
+    return enough, sure & ~enough
 
 
-def _best(scores: HeadScores, where: np.ndarray, found: _Evidence) -> dict[str, np.ndarray]:
+def _best(scores: HeadScores, where: np.ndarray, enough: np.ndarray, below: np.ndarray) -> dict[str, np.ndarray]:
     """The best relation of a category for each head: the largest score of evidence, of what is below the floor, or of
     all."""
     data: xr.Dataset = scores.dataset.isel(relation=np.flatnonzero(where))
-    enough, below, suppresses, q = (
-        array[..., where] for array in (found.enough, found.below_floor, found.suppresses, found.q)
-    )
-    phi, low, high, p = (data[name].values for name in ("score", "ci_low", "ci_high", "p_value"))
-    if suppresses.any():
-        phi = np.where(suppresses, data["suppression"].values, phi)
-        p = np.where(suppresses, data["p_suppression"].values if "p_suppression" in data else np.nan, p)
-        low, high = np.where(suppresses, np.nan, low), np.where(suppresses, np.nan, high)
+    enough, below = enough[..., where], below[..., where]
+    statistics = {"score": "score", "low": "ci_low", "high": "ci_high", "p": "p_value", "q": "q_value"}
+    columns = {name: data[old].values for name, old in statistics.items()}
+    columns |= {"member": enough, "below_floor": below, "reading": data["reading"].values}
+    phi = columns["score"]
     order = np.lexsort((-np.nan_to_num(phi, nan=-np.inf), ~below, ~enough, np.isnan(phi)))  # the last key comes first
     winner = order[..., :1]
-    columns = {
-        "score": phi,
-        "low": low,
-        "high": high,
-        "p": p,
-        "q": q,
-        "suppresses": suppresses,
-        "member": enough,
-        "below_floor": below,
-        "reading": _readings(scores, found)[..., where],
-    }
     best = {name: np.take_along_axis(array, winner, axis=-1)[..., 0] for name, array in columns.items()}
     relation = data["relation"].values[winner[..., 0]]
     return best | {"best_relation": np.where(np.isnan(best["score"]), "", relation)}
-
-
-def _readings(scores: HeadScores, found: _Evidence) -> np.ndarray:
-    """How each head reads each relation; an empty string if the scores do not record it."""
-    ways = [
-        scores.dataset[name].values if name in scores.dataset else np.full(found.q.shape, "", dtype=object)
-        for name in ("reading", "suppression_reading")
-    ]
-    return np.where(found.suppresses, ways[1], ways[0])
 
 
 def _acts_in_context(scores: HeadScores, causal: CausalEvidence, fdr: float, floor: float) -> np.ndarray:
@@ -403,7 +345,8 @@ def _verdict(evidence: np.ndarray, acts: np.ndarray | None) -> np.ndarray:
 def _table_columns(
     scores: HeadScores,
     causal: CausalEvidence | None,
-    found: _Evidence,
+    enough: np.ndarray,
+    below: np.ndarray,
     acts: np.ndarray | None,
     category_of: list[str],
 ) -> dict[str, Any]:
@@ -413,24 +356,21 @@ def _table_columns(
         "phi": "score",
         "phi_low": "ci_low",
         "phi_high": "ci_high",
+        "relation_reading": "reading",
         "null_phi": "null_phi",
         "p": "p_value",
+        "q": "q_value",
         "suppression": "suppression",
         "contrast": "contrast",
     }
-    columns: dict[str, Any] = {
-        name: (_PER_RELATION, data[old].values) for name, old in named.items() if old in data
-    } | {"q": (_PER_RELATION, found.q), "is_evidence": (_PER_RELATION, found.enough)}
-    columns["is_below_floor"] = (_PER_RELATION, found.below_floor)
-    if "reading" in data:
-        readings = _readings(scores, found)
-        columns["relation_reading"] = (_PER_RELATION, text_array(readings))
+    columns: dict[str, Any] = {name: (_PER_RELATION, data[old].values) for name, old in named.items()}
+    columns |= {"is_evidence": (_PER_RELATION, enough), "is_below_floor": (_PER_RELATION, below)}
     columns["category_of"] = ("relation", text_array(category_of))
     for kind in ("total", "direct") if causal is not None else ():
         effect = getattr(causal, kind).dataset.reindex(relation=data["relation"].values)
         for suffix, old in (("", "score"), ("_low", "ci_low"), ("_high", "ci_high")):
             columns[kind + suffix] = (_PER_RELATION, effect[old].values)
     if acts is not None:
-        verdict = _verdict(found.enough[..., None], acts[..., None])
+        verdict = _verdict(enough[..., None], acts[..., None])
         columns["relation_verdict"] = (_PER_RELATION, text_array(verdict))
     return columns

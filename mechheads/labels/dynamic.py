@@ -17,6 +17,7 @@ and 0 elsewhere, while everything before the head is unchanged, so z_h is the he
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,8 +26,7 @@ from torch import Tensor
 
 from mechheads.heads import Heads, kv_head, named_heads
 from mechheads.labels.ranks import Ranks, usual_k
-from mechheads.labels.relations import Relations, load_relations
-from mechheads.labels.usable_pairs import Targets, UsablePairs, usable_pairs
+from mechheads.labels.relations import Relations, UsablePairs, load_relations, usable_pairs
 from mechheads.messages.arguments import Positive
 from mechheads.messages.notices import until_interrupted, warn
 from mechheads.model.analysis import analysis
@@ -58,7 +58,6 @@ def dynamic_scores(
     *,
     k_copying: Positive | None = None,
     templates: Sequence[str] = TEMPLATES,
-    targets: Targets = "single",
     min_pairs: Positive | None = None,
     heads: Heads | None = None,
 ) -> HeadScores:
@@ -68,7 +67,7 @@ def dynamic_scores(
 
     Args:
         model: from ``mh.load`` or ``mh.wrap``.
-        relations, k, k_copying, targets, min_pairs: as in ``relation_scores``.
+        relations, k, k_copying, min_pairs: as in ``relation_scores``.
         templates: texts that contain ``{source}`` once each.
         heads: the heads to score; every head if left out. The others are NaN.
 
@@ -92,8 +91,8 @@ def dynamic_scores(
     if wrong := [template for template in templates if template.count("{source}") != 1]:
         raise ValueError(f"templates: {wrong[0]!r} must contain {{source}} exactly once")
     chosen, names_of_heads = named_heads(heads, model.n_layers, model.n_heads)
-    loaded, options = load_relations(relations), {"targets": targets, "min_pairs": min_pairs}
-    everything = usable_pairs(loaded, model.tokenizer, any_source=True, **options, named=relations is not None)
+    options: dict[str, Any] = {"min_pairs": min_pairs, "named": relations is not None}
+    everything = usable_pairs(load_relations(relations), model.tokenizer, any_source=True, **options)
     scored = [usable for usable in everything if usable.scored]
     names, counts = [usable.relation.name for usable in scored], np.array([len(usable.pairs) for usable in scored])
     words = sorted({source for usable in scored for source, _ in usable.pairs})
@@ -167,7 +166,6 @@ def _ranks(model: Model, scored: Sequence[UsablePairs], words: Sequence[str], li
         tensor([row[source] for usable in scored for source, _ in usable.pairs]),
         tensor([target for usable in scored for _, target in usable.tokens]),
         tensor([limit for usable, limit in zip(scored, limits, strict=True) for _ in usable.pairs]),
-        ties="target",
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -20,7 +19,7 @@ _LEAST = 2
 
 
 def few_shot_prompts(
-    model: Model, relation: RelationLike, *, shots: int = 4, n: int = 24, template: int | str = 0, seed: int = 0
+    model: Model, relation: RelationLike, *, shots: int = 4, n: int = 24, template: int = 0, seed: int = 0
 ) -> Prompts:
     """Prompts that ask for targets of a relation after a few worked examples.
 
@@ -31,7 +30,7 @@ def few_shot_prompts(
         relation: a relation with few-shot templates.
         shots: the number of worked examples before the question; with 0, the prompt is the question alone.
         n: the largest number of prompts, each about another source; a relation with fewer usable pairs gives fewer.
-        template: the index of the template in ``relation.few_shot``, or a template of your own.
+        template: the index of the template in ``relation.few_shot``.
         seed: for drawing questions and examples.
 
     Returns:
@@ -63,7 +62,7 @@ def few_shot_prompts(
 
 
 def few_shot_pairs(
-    model: Model, relation: RelationLike, *, shots: int = 4, n: int = 16, template: int | str = 0, seed: int = 0
+    model: Model, relation: RelationLike, *, shots: int = 4, n: int = 16, template: int = 0, seed: int = 0
 ) -> PromptPairs:
     """Pairs of few-shot prompts that differ only in the source that is asked about.
 
@@ -110,13 +109,11 @@ def few_shot_pairs(
 class _Form:
     """A relation's template and the pairs that it can ask for: those whose target is one token (``pool``)."""
 
-    def __init__(self, model: Model, relation: RelationLike, shots: int, n: int, template: int | str) -> None:
+    def __init__(self, model: Model, relation: RelationLike, shots: int, n: int, template: int) -> None:
         check_at_least(1, n=n)
         check_at_least(0, shots=shots)
         self.model, self.shots = model, shots
         self.relation: Relation = load_relations([relation])[0]
-        if isinstance(template, str):
-            self.relation, template = replace(self.relation, few_shot=(template,)), 0
         name, templates = self.relation.name, self.relation.few_shot
         if not templates:
             raise ValueError(

@@ -26,9 +26,6 @@ from mechheads.limits import current
 if TYPE_CHECKING:
     from mechheads.model.model import Model
 
-Ties = Literal["target", "index"]
-"""Ties: with ``"target"`` an equal entry is not ahead; with ``"index"`` it is if its token has the larger id."""
-
 HeadPath = tuple[Float[Tensor, "source d_head"], Float[Tensor, "d_head d_model"]]
 """The values that a head computes from sources, E'[s] W_V or z, and its W_O."""
 
@@ -67,10 +64,8 @@ class Ranks:
         source_of: Int[Tensor, " pair"],
         target: Int[Tensor, " pair"],
         limit: Int[Tensor, " pair"],
-        *,
-        ties: Ties,
     ) -> None:
-        self._model, self._ties = model, ties
+        self._model = model
         self._memory = min(_BLOCK, current().limits.memory)
         self._whole = model.dtype == torch.float32
         self.source_of, self.target, self.limit = source_of, target, limit
@@ -94,10 +89,9 @@ class Ranks:
         wanted = [(path, self.source_of[pairs]) for path, pairs in zip(heads, left_open, strict=True)]
         for head, some, entries in self._whole_rows(wanted):
             pairs = left_open[head][some]
-            target, limit = self.target[pairs, None], self.limit[pairs]
-            own = entries.gather(1, target)
-            largest[head, pairs] = self._ahead(entries, own, target) < limit
-            smallest[head, pairs] = self._ahead(entries, own, target, sign=-1) < limit
+            own, limit = entries.gather(1, self.target[pairs, None]), self.limit[pairs]
+            largest[head, pairs] = count(entries, operator.gt, own) < limit
+            smallest[head, pairs] = count(entries, operator.lt, own) < limit
         return largest, smallest
 
     def contrast(self, path: HeadPath, relations: Sequence[slice]) -> Float[Tensor, " relation"]:
@@ -161,7 +155,8 @@ class Ranks:
             target, k = self.target[pairs], int(self.limit[pairs][0])
             found = torch.zeros(len(target), len(target), dtype=torch.bool, device=target.device)
             for _, some, entries in parts:
-                found[left_open[i][some]] = self._among(entries, target, k)
+                edge = kth_largest(entries, min(k, entries.shape[1]))
+                found[left_open[i][some]] = entries[:, target] >= edge
             yield found
 
     def _open_sources(
@@ -186,19 +181,6 @@ class Ranks:
                     ]
                 )
             yield left
-
-    def _among(
-        self, entries: Float[Tensor, "row d_vocab"], target: Int[Tensor, " target"], k: int
-    ) -> Bool[Tensor, "row target"]:
-        """Which targets are among the k largest entries of each row."""
-        wanted = entries[:, target]
-        edge = kth_largest(entries, min(k, entries.shape[1]))
-        found = wanted >= edge
-        if self._ties == "index":
-            for row, column in (wanted == edge).nonzero().tolist():
-                ahead = self._ahead(entries[[row]], wanted[row, column].view(1, 1), target[column].view(1, 1))
-                found[row, column] = bool(ahead < k)
-        return found
 
     def _whole_rows(
         self, wanted: Sequence[tuple[HeadPath, Int[Tensor, " source"]]]
@@ -334,14 +316,6 @@ class Ranks:
         mine, limit, near = own[pairs, None], self.limit[pairs], slack[self.source_of[pairs], None]
         larger, smaller = count(entries, operator.gt, mine + near), count(entries, operator.lt, mine - near)
         return pairs[(larger < limit) | (smaller < limit)]
-
-    def _ahead(self, entries: Tensor, own: Tensor, target: Tensor, sign: int = 1) -> Int[Tensor, " row"]:
-        """How many entries of each row are ahead of the target's own."""
-        ahead = count(entries, operator.gt if sign > 0 else operator.lt, own)
-        if self._ties == "index":
-            behind = torch.arange(entries.shape[1], device=entries.device) > target
-            ahead = ahead + ((entries == own) & behind).sum(1)
-        return ahead
 
 
 class _Head:

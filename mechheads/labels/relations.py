@@ -1,4 +1,4 @@
-"""Relations: lists of (source, target) words such as (France, Paris), each with a category."""
+"""Relations: lists of (source, target) words such as (France, Paris), each with a category, and their usable pairs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import Any, Literal
 
 from mechheads.data import content, names
 from mechheads.io.rows import KINDS, Table
 from mechheads.io.text import cell_text, check_unicode, described, entries, read_json
 from mechheads.messages.arguments import check_arguments, checked, did_you_mean
-from mechheads.messages.notices import Wrapped
+from mechheads.messages.notices import Wrapped, warn
+from mechheads.prompts.encoding import piece_ids, single_token
 
 _NOT_GIVEN = "not given"
 _SHOWN = 160
@@ -141,7 +142,7 @@ class Relation(Wrapped):
 
     @classmethod
     @checked
-    def load(cls, name_or_path: str | Path, *, category: str | None = None, copying: bool | None = None) -> Relation:
+    def load(cls, name_or_path: str | Path) -> Relation:
         """Load a relation of the package by its name, or from a JSON file that holds one object with its fields.
 
         The object has ``name`` and ``pairs``, and optionally ``category``, ``source``, ``copying``, ``few_shot``,
@@ -149,19 +150,16 @@ class Relation(Wrapped):
 
         Args:
             name_or_path: a name from ``relation_names()``, or the path of a file.
-            category: replaces the file's category.
-            copying: replaces the file's ``copying``.
 
         >>> from mechheads.labels import Relation
         >>> Relation.load("country_to_capital").pairs[0]
         ('Afghanistan', 'Kabul')
         """
-        found, replaced = _found(name_or_path), {"category": category, "copying": copying}
+        fields = _fields(name_or_path)
         try:
-            loaded = cls(**found)
+            return cls(**fields)
         except ValueError as error:
             raise ValueError(f"{name_or_path} is not a relation: {error}") from error
-        return replace(loaded, **{name: value for name, value in replaced.items() if value is not None})
 
     @classmethod
     @checked
@@ -298,7 +296,7 @@ def _relations_of(given: Any) -> list[Relation]:
     return [relation for one in given for relation in _relations_of(one)]
 
 
-def _found(name_or_path: str | Path) -> dict[str, Any]:
+def _fields(name_or_path: str | Path) -> dict[str, Any]:
     """The fields of a relation of the package, or of a file."""
     known = relation_names()
     if str(name_or_path) in known:
@@ -309,24 +307,24 @@ def _found(name_or_path: str | Path) -> dict[str, Any]:
             f"there is no relation {str(name_or_path)!r}: it is neither a file nor one of {', '.join(known)}."
             f"{did_you_mean(str(name_or_path), known)} Or {_BY_NAME}"
         )
-    found = read_json(file) if file.suffix.lower() == ".json" else None
-    if not isinstance(found, dict) or not {"name", "pairs"} <= found.keys() <= Relation.__dataclass_fields__.keys():
-        raise ValueError(f"{file} is not a relation: {_of_another_kind(file, found)}")
-    pairs = found["pairs"]
+    read = read_json(file) if file.suffix.lower() == ".json" else None
+    if not isinstance(read, dict) or not {"name", "pairs"} <= read.keys() <= Relation.__dataclass_fields__.keys():
+        raise ValueError(f"{file} is not a relation: {_of_another_kind(file, read)}")
+    pairs = read["pairs"]
     if isinstance(pairs, list):
         pairs = [[cell_text(word) for word in pair] if isinstance(pair, list) else pair for pair in pairs]
-    return {name: value for name, value in found.items() if value is not None} | {"pairs": pairs}
+    return {name: value for name, value in read.items() if value is not None} | {"pairs": pairs}
 
 
-def _of_another_kind(file: Path, found: Any) -> str:
+def _of_another_kind(file: Path, read: Any) -> str:
     """What to do with a file that holds no relation: a table, a list of pairs, or something else."""
-    if isinstance(found, list) and found and isinstance(found[0], list):
+    if isinstance(read, list) and read and isinstance(read[0], list):
         return f"it is a list of lists; give mh.Relation({file.stem!r}, pairs=json.load(open({file.name!r})))"
-    if file.suffix.lower() in KINDS and not isinstance(found, dict):
+    if file.suffix.lower() in KINDS and not isinstance(read, dict):
         return f"it has {Table.of(file).listed()}; write Relation.from_file({file.name!r}, source=..., target=...)"
     return (
         'it must be a JSON file of one object with the keys "name" and "pairs"; "category", "source", "copying", '
-        f'"few_shot", "zero_shot" and "rivals" are optional{"" if found is None else f". It is {described(found)}"}'
+        f'"few_shot", "zero_shot" and "rivals" are optional{"" if read is None else f". It is {described(read)}"}'
     )
 
 
@@ -366,3 +364,116 @@ def _check_template(template: str, kind: str, name: str) -> None:
         raise ValueError(f'{what}; it must contain " {{target}}", with a space before it, once and after {{source}}')
     if kind == "zero_shot" and ("{target}" in template or template != template.rstrip()):
         raise ValueError(f"{what}; it must end, without a space, where the target comes next, and not name {{target}}")
+
+
+LEAST_PAIRS = 30
+"""How many usable pairs a relation needs to label heads, and one of the package's to be scored."""
+Targets = Literal["single", "first"]
+"""Whether a target must be one token, or is represented by its first token."""
+
+
+@dataclass(eq=False)
+class UsablePairs:
+    """A relation and its pairs that can be scored."""
+
+    relation: Relation
+    pairs: list[tuple[str, str]] = field(default_factory=list)
+    tokens: list[tuple[int | None, int]] = field(default_factory=list)  # None for a source of several
+    by_first: list[bool] = field(default_factory=list)  # whether the id is only the first token of the target
+    lost: dict[str, list[str]] = field(default_factory=dict)  # pairs by the reason why they are left out
+    explained: dict[str, int] = field(default_factory=dict)  # single-token pairs by the rival that explains them
+    scored: bool = True  # whether there are enough pairs
+
+    def ledger(self) -> dict[str, Any]:
+        """What was kept, what was lost and why, for a result's provenance."""
+        counts = {"given": len(self.relation.pairs), "kept": len(self.pairs), "scored": self.scored, "lost": self.lost}
+        return counts | ({"explained": self.explained} if self.explained else {})
+
+    def by_rivals(self) -> str:
+        """Which rivals explain how many pairs, to be appended to the number of pairs kept."""
+        return "".join(f"; {name} explains {n}" for name, n in self.explained.items() if n)
+
+
+def usable_pairs(
+    relations: Sequence[Relation],
+    tokenizer: Any,
+    *,
+    leading_space: bool = True,
+    targets: Targets = "single",
+    any_source: bool = False,
+    named: bool = False,
+    min_pairs: int | None = 0,
+) -> list[UsablePairs]:
+    """Find each relation's pairs whose words (with ``any_source`` only targets) are one token each and that no rival of
+    the relation explains; those of fewer than ``min_pairs`` are not scored, by default 30, or 1 if ``named``."""
+    if tokenizer is None:
+        raise ValueError("model has no tokenizer to read relations with; give one: mh.wrap(model, tokenizer=...)")
+    space = " " if leading_space else ""
+
+    @cache
+    def token(word: str) -> int | None:
+        return single_token(space + word, tokenizer)
+
+    found = []
+    for relation in relations:
+        usable = UsablePairs(relation, explained=dict.fromkeys(relation.explained, 0))
+        explained = {name: set(pairs) for name, pairs in relation.explained.items()}
+        for source, target in relation.pairs:
+            ids, first = (token(source), token(target)), False
+            if ids[1] is None and targets == "first":
+                ids, first = (ids[0], piece_ids(space + target, tokenizer)[0]), True
+            if (any_source or ids[0] is not None) and ids[1] is not None:
+                if by := [name for name, pairs in explained.items() if (source, target) in pairs]:
+                    usable.lost.setdefault(f"explained by {' and '.join(by)}", []).append(f"{source} -> {target}")
+                    usable.explained |= {name: usable.explained[name] + 1 for name in by}
+                    continue
+                usable.pairs.append((source, target))
+                usable.tokens.append((ids[0], ids[1]))
+                usable.by_first.append(first)
+                continue
+            several = ["target"] if any_source else ["source"] * (ids[0] is None) + ["target"] * (ids[1] is None)
+            reason = f"{' and '.join(several)} of several tokens"
+            usable.lost.setdefault(reason, []).append(f"{source} -> {target}")
+        if named and not any_source and not usable.pairs:
+            raise _no_pair(usable, space, tokenizer)
+        found.append(usable)
+    _leave_short_out(found, min_pairs, named)
+    return found
+
+
+def in_vocabulary(relations: Sequence[Relation], tokenizer: Any) -> list[Relation]:
+    """The relations with a pair that can be scored; if there are none, all, so that scoring them says why."""
+    return [usable.relation for usable in usable_pairs(relations, tokenizer) if usable.pairs] or list(relations)
+
+
+def _leave_short_out(everything: Sequence[UsablePairs], min_pairs: int | None, named: bool) -> None:
+    """Mark which have enough pairs, and warn of those that have few."""
+    least, short = (1 if named else LEAST_PAIRS) if min_pairs is None else min_pairs, []
+    for usable in everything:
+        n = len(usable.pairs)
+        usable.scored = n >= least
+        if not usable.scored:
+            short.append(f"{usable.relation.name} ({n} of {len(usable.relation.pairs)}{usable.by_rivals()})")
+        elif min_pairs is None and n < LEAST_PAIRS:
+            warn(
+                f"relation {usable.relation.name!r} has {n} pair{'s' * (n != 1)} of single tokens{usable.by_rivals()}: "
+                f"its scores are shares of so few, so their intervals are wide; a label needs {LEAST_PAIRS}"
+            )
+    if short:
+        message = f"relations with fewer than {least} single-token pairs are skipped: {', '.join(short)}"
+        if len(short) == len(everything):
+            raise ValueError(f"{message}; none is left. Give more pairs, or a smaller min_pairs")
+        warn(message)
+
+
+def _no_pair(usable: UsablePairs, space: str, tokenizer: Any) -> ValueError:
+    split = [[piece_ids(space + word, tokenizer) for word in pair] for pair in usable.relation.pairs]
+    closest = sorted(split, key=lambda ids: len(ids[0]) + len(ids[1]))[:5]
+    rows = "".join(
+        "\n  " + " -> ".join(str(tokenizer.convert_ids_to_tokens(word)) for word in pair) for pair in closest
+    )
+    return ValueError(
+        f"relation {usable.relation.name!r} has no pair whose source and target are one token each in this "
+        f"model's vocabulary{usable.by_rivals()}, so nothing can be scored. The {len(closest)} pairs with the fewest "
+        f"tokens are:{rows}"
+    )

@@ -49,10 +49,9 @@ import torch
 from jaxtyping import Bool, Int
 
 from mechheads.heads import Heads, named_heads
-from mechheads.labels.ranks import HeadPath, Ranks, Ties, usual_k
+from mechheads.labels.ranks import HeadPath, Ranks, usual_k
 from mechheads.labels.readings import READINGS, Norm, Reading, Readings, Source
-from mechheads.labels.relations import Relations, load_relations
-from mechheads.labels.usable_pairs import Targets, usable_pairs
+from mechheads.labels.relations import Relations, Targets, load_relations, usable_pairs
 from mechheads.ledger.key import Store
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive, Share, check_arguments
@@ -70,20 +69,16 @@ Side = Literal[1, -1]
 
 EXACT_UP_TO = 7
 """Up to this number of pairs, all matchings of a relation are counted."""
-TIES = {"target": "count for the target", "index": "count for the larger token id"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringSettings:
-    """How words, ties and the null of relation scores are handled.
+    """How words and the null of relation scores are handled.
 
     Attributes:
         leading_space: whether words are tokenised with a leading space.
         targets: ``"first"`` also uses targets of several tokens, by their first token; the variable ``by_first`` of
             the scores marks these pairs.
-        ties: ``"target"``: only strictly larger entries are ahead of a target; ``"index"``: at a tie the larger
-            token id is ahead, as in a stable sort that is then reversed. The paper's code uses the order of
-            ``torch.topk``.
         min_effect: scores below it, or of a single pair, are not tested: their p is 1.
         draws: the number of shuffles of the null, for relations of more than seven pairs.
 
@@ -98,7 +93,6 @@ class ScoringSettings:
 
     leading_space: bool = True
     targets: Targets = "single"
-    ties: Ties = "target"
     min_effect: Share = 0.01
     draws: Positive = 9999
 
@@ -107,18 +101,6 @@ class ScoringSettings:
 
 
 USUAL = ScoringSettings()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scoring(ScoringSettings):
-    """The settings, and the other arguments of ``relation_scores``."""
-
-    k: Positive | None = None
-    k_copying: Positive | None = None
-    source: Source = "all"
-    norm: Norm = "folded"
-    min_pairs: Positive | None = None
-    seed: int = 0
 
 
 @analysis
@@ -130,7 +112,7 @@ def relation_scores(
     k_copying: Positive | None = None,
     source: Source = "all",
     norm: Norm = "folded",
-    min_pairs: int | None = None,
+    min_pairs: Positive | None = None,
     scoring: ScoringSettings = USUAL,
     heads: Heads | None = None,
 ) -> HeadScores:
@@ -143,7 +125,7 @@ def relation_scores(
         model: from ``mh.load`` or ``mh.wrap``; with ``mh.load(max_memory=)``, weights stay on disk.
         relations: names of relations of the package, ``Relation`` objects, or your own pairs of words by a name (see
             ``mh.labels.load_relations``). ``None`` for all relations of the package.
-        k: a target is a hit if it is among the k largest entries. By default, as in the paper: 10, and 25 for a
+        k: a target is a hit if fewer than k entries are larger. By default, as in the paper: 10, and 25 for a
             vocabulary of 100,000 tokens or more, such as Llama 3's.
         k_copying: k for relations that copy; by default 1, and 3 for such a vocabulary.
         source: how a head reads a token. ``"embedding"``: as its row of W_E. ``"first_mlp"``: as the first MLP's
@@ -157,7 +139,7 @@ def relation_scores(
             them. By default, 30 for the relations of the package; relations that you name are scored with any number
             of pairs, with a warning if it is below 30, which a label needs. A relation that you name and that has no
             such pair is an error.
-        scoring: how words become tokens, how ties count and the rest; see ``mh.labels.ScoringSettings``.
+        scoring: how words become tokens, and the null; see ``mh.labels.ScoringSettings``.
         heads: the heads to score, as in ``mh.sweep``; every head if left out. The others are NaN.
 
     Returns:
@@ -190,9 +172,8 @@ def relation_scores(
     >>> phi.heads(2), phi.dataset["reading"].sel(layer=23, head=4).item()
     ((HeadId(layer=29, head=2), HeadId(layer=23, head=4)), 'first_mlp')
     """
-    of_call = {"k": k, "k_copying": k_copying, "source": source, "norm": norm, "min_pairs": min_pairs}
-    whole = Scoring(**vars(scoring), **of_call, seed=current().seed)
-    return RelationScorer(model, relations, whole, heads=heads).scores()
+    limits = usual_k(model.d_vocab, k, k_copying)
+    return RelationScorer(model, relations, limits, source, norm, min_pairs, scoring, heads).scores()
 
 
 _DIMS = ("layer", "head", "relation")
@@ -201,33 +182,48 @@ _DIMS = ("layer", "head", "relation")
 class RelationScorer:
     """Relation scores of a model, layer by layer. When it is made, words are chosen and readings run."""
 
-    def __init__(self, model: Model, relations: Relations | None, scoring: Scoring, heads: Heads | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        relations: Relations | None,
+        limits: tuple[int, int],
+        source: Source,
+        norm: Norm,
+        min_pairs: int | None,
+        scoring: ScoringSettings,
+        heads: Heads | None,
+    ) -> None:
         named, self._named_heads = named_heads(heads, model.n_layers, model.n_heads)
         self._heads = [np.flatnonzero(of_layer).tolist() for of_layer in named]
-        k, k_copying = usual_k(model.d_vocab, scoring.k, scoring.k_copying)
         self._model, self._scoring, self._loaded = model, scoring, load_relations(relations)
-        words = {"leading_space": scoring.leading_space, "targets": scoring.targets, "min_pairs": scoring.min_pairs}
+        words = {"leading_space": scoring.leading_space, "targets": scoring.targets, "min_pairs": min_pairs}
         self._everything = usable_pairs(self._loaded, model.tokenizer, **words, named=relations is not None)
         self._scored = [usable for usable in self._everything if usable.scored]
         self._about = model.provenance()
-        self._limits = [k_copying if usable.relation.copying else k for usable in self._scored]
+        self._options = vars(scoring) | {
+            "source": source,
+            "norm": norm,
+            "min_pairs": min_pairs,
+            "seed": current().seed,
+            "heads": self._named_heads,
+        }
+        self._limits = [limits[usable.relation.copying] for usable in self._scored]
         tokens = [pair for usable in self._scored for pair in usable.tokens]
         ids, source_of = np.unique([source for source, _ in tokens if source is not None], return_inverse=True)
         per_relation = [len(usable.pairs) for usable in self._scored]
         device, ends = model.device, np.cumsum(per_relation).tolist()
         self._pairs_of = [slice(end - size, end) for end, size in zip(ends, per_relation, strict=True)]
-        self._drawn = cache(lambda n: matchings(n, scoring.draws, scoring.seed))
+        self._drawn = cache(lambda n: matchings(n, scoring.draws, current().seed))
         with torch.no_grad():
-            self._readings = Readings(model, torch.as_tensor(ids, device=device), scoring.source, scoring.norm)
+            self._readings = Readings(model, torch.as_tensor(ids, device=device), source, norm)
             _check_finite(model)
             self._ranks = Ranks(
                 model,
                 source_of=torch.as_tensor(source_of, device=device),
                 target=torch.as_tensor([target for _, target in tokens], device=device),
                 limit=torch.as_tensor(np.repeat(self._limits, per_relation), device=device),
-                ties=scoring.ties,
             )
-            self._final_scale = model.final_scale().float() if scoring.norm == "folded" else None
+            self._final_scale = model.final_scale().float() if norm == "folded" else None
         self._names = self._readings.names
         self._apart = self._ranks.by_hubs and model.dtype == torch.float32
         """Whether heads are scored one by one, because each head's product with W_U serves its hubs, hits and null. The
@@ -240,7 +236,7 @@ class RelationScorer:
         suppresses; phi (``each``) and the contrast of each reading."""
         self._store = Store(current().store, analysis="relation_scores")
         pairs = [relation.fingerprint for relation in self._loaded]
-        self._ledger = self._store.open(model, {}, relations=pairs, scoring=scoring, heads=self._named_heads)
+        self._ledger = self._store.open(model, {}, relations=pairs, limits=limits, options=self._options)
         stored = {} if self._ledger is None else self._ledger.finished()
         self._ready = set(map(int, stored))
         for name, row in stored.items():
@@ -355,12 +351,9 @@ class RelationScorer:
         """How relations were scored, and what was kept of them, for a result's provenance."""
         limit_of = {usable.relation.name: limit for usable, limit in zip(self._scored, self._limits, strict=True)}
         pairs = [(usable.relation, limit_of[usable.relation.name], len(usable.pairs)) for usable in self._scored]
-        return vars(self._scoring) | {
+        return self._options | {
             "k": limit_of,
-            "k_copying": None,
             "no_reading": self._readings.missing,
-            "ties": TIES[self._scoring.ties],
-            "heads": self._named_heads,
             "ledger": {usable.relation.name: usable.ledger() for usable in self._everything},
             "relations": {relation.name: relation for relation in self._loaded},
             "prompts": {relation.name: [relation, limit, n] for relation, limit, n in pairs},

@@ -223,14 +223,13 @@ def _hover(labels: HeadScores) -> list[list[str]]:
     }
     readings = labels.dataset["reading"].values if "reading" in labels.dataset else None
     member = labels.dataset["member"].values.astype(bool)
-    suppresses, below = (labels.dataset[name].values.astype(bool) for name in ("suppresses", "below_floor"))
+    below = labels.dataset["below_floor"].values.astype(bool)
 
     def line(layer: int, head: int, i: int) -> str:
         score, low, high, p_family, q, relation = (array[layer, head, i] for array in data.values())
-        sign = "suppresses " if suppresses[layer, head, i] else ""
         tests = "".join(f", {each}" for each in chances(p_family, q))
         read = f", reading {readings[layer, head, i]}" if readings is not None and readings[layer, head, i] else ""
-        return f"{names[i]}: {sign}{plain(str(relation))}, φ = {score:.2f}{interval(low, high)}{tests}{read}"
+        return f"{names[i]}: {plain(str(relation))}, φ = {score:.2f}{interval(low, high)}{tests}{read}"
 
     def one(layer: int, head: int) -> str:
         scores = data["score"][layer, head]

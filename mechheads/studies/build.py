@@ -18,8 +18,7 @@ from mechheads.gating.task import Task, some_items
 from mechheads.heads import HeadId
 from mechheads.interventions.basic import InterventionName
 from mechheads.labels import label_heads, relation_scores
-from mechheads.labels.relations import Relations, load_relations
-from mechheads.labels.usable_pairs import LEAST_PAIRS, in_vocabulary
+from mechheads.labels.relations import LEAST_PAIRS, Relations, in_vocabulary, load_relations
 from mechheads.limits import current, settings
 from mechheads.messages.notices import stop_if
 from mechheads.metrics.base import Metric

@@ -17,8 +17,7 @@ from mechheads.gating.shipped import relation_task, task_of
 from mechheads.gating.task import Task
 from mechheads.io.rows import columns_called
 from mechheads.io.text import file_sha256
-from mechheads.labels.relations import Relation, load_relations
-from mechheads.labels.usable_pairs import usable_pairs
+from mechheads.labels.relations import Relation, load_relations, usable_pairs
 from mechheads.ledger.key import mark
 from mechheads.limits import current
 from mechheads.messages.arguments import check_known

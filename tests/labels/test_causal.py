@@ -424,10 +424,9 @@ def test_the_table_has_the_verdict_of_each_relation() -> None:
     phi = of_two_relations(
         share,
         np.where(share > 0.3, 1e-6, 1.0),
-        suppression=zero,
-        p_suppression=zero + 1,
-        null_phi=zero,
-        null_suppression=zero,
+        **dict.fromkeys(("suppression", "null_phi", "contrast"), zero),
+        reading=np.full(share.shape, "", dtype=object),
+        n_pairs=np.array([30, 30]),
         relation_category=np.array(["Knowledge", "Linguistic"], dtype=object),
     )
     table = mh.label_heads(phi, causal=evidence).table().set_index(["head", "relation"])

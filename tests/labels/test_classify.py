@@ -22,13 +22,11 @@ PHI = np.array(
 )
 LEGEND = ["Unclassified", "Knowledge", "Translation", "Algorithmic (not tested)", "Linguistic"]
 LEGEND += ["2 categories", "3 categories", "4 categories"]
-SUPPRESSION = np.zeros_like(PHI)
-SUPPRESSION[0, 1, 1] = 0.80
 
 
-def scored(
-    relations: dict[str, str] = RELATIONS, phi: np.ndarray = PHI, suppression: np.ndarray = SUPPRESSION
-) -> HeadScores:
+def scored(relations: dict[str, str] = RELATIONS, phi: np.ndarray = PHI) -> HeadScores:
+    of_heads = {"suppression": np.zeros_like(phi), "null_phi": np.full_like(phi, np.nan), "contrast": phi}
+    of_heads["reading"] = np.full(phi.shape, "", dtype=object)
     return HeadScores.from_scores(
         phi,
         interval=(phi - 0.05, phi + 0.05),
@@ -38,7 +36,8 @@ def scored(
         extra={"relation": list(relations)},
         provenance={"model": "toy"},
         variables={
-            "suppression": (("layer", "head", "relation"), suppression[: phi.shape[0], : phi.shape[1]]),
+            **{name: (("layer", "head", "relation"), values) for name, values in of_heads.items()},
+            "n_pairs": ("relation", [30] * len(relations)),
             "relation_category": ("relation", np.array(list(relations.values()), dtype=object)),
         },
     )
@@ -65,7 +64,6 @@ def test_by_hand() -> None:
     ]
     assert knowledge["score"].values[0].tolist() == [0.20, 0.14, 0.0]
     assert knowledge["ci_high"].values[1, 0] == pytest.approx(0.95)
-    assert not labels.dataset["suppresses"].any()
     assert labels.counts() == {
         "Knowledge": 3,
         "Linguistic": 2,
@@ -89,8 +87,6 @@ def test_by_hand() -> None:
 P = np.full_like(PHI, 1.0)
 P[1, 0] = [1e-6, 0.03, 1e-6, 1.0]
 P[0, 0, 1] = 1e-6
-P_AGAINST = np.ones_like(PHI)
-P_AGAINST[0, 1, 1] = 1e-6
 NULL = np.zeros_like(PHI)
 NULL[1, 0, 2] = 0.12
 
@@ -99,13 +95,7 @@ def with_null() -> HeadScores:
     """As ``scored``, with p, q and the mean of the null; 12 heads and relations are counted as tests, 8 as missing."""
     base = scored()
     dims = ("layer", "head", "relation")
-    arrays = {
-        "p_value": P,
-        "q_value": q_values(P),
-        "p_suppression": P_AGAINST,
-        "null_phi": NULL,
-        "null_suppression": np.zeros_like(NULL),
-    }
+    arrays = {"p_value": P, "q_value": q_values(P), "null_phi": NULL}
     return HeadScores(base.dataset.assign({name: (dims, array) for name, array in arrays.items()}))
 
 
@@ -159,15 +149,6 @@ def test_above_the_null_and_the_floor() -> None:
     assert (best["best_relation"].item(), best["score"].item()) == ("language", 0.20)
     assert best["q_value"].item() == pytest.approx(q_values(P)[0, 0, 1])
     assert (labels.provenance["rule"], labels.provenance["fdr"], labels.provenance["floor"]) == ("null", 0.05, 0.05)
-
-
-def test_suppression_above_its_null_counts_on_request() -> None:
-    assert label_heads(with_null(), floor=0.05).of("L0H1") == ()
-    labels = label_heads(with_null(), floor=0.05, suppression=True)
-    assert labels.of("L0H1") == ("Knowledge",)
-    best = labels.dataset.sel(layer=0, head=1, category="Knowledge")
-    assert (best["score"].item(), best["suppresses"].item()) == (0.80, True)
-    assert best["q_value"].item() == pytest.approx(q_values(np.stack([P, P_AGAINST]))[1, 0, 1, 1])
 
 
 def effects(score: np.ndarray, p: np.ndarray) -> HeadScores:
@@ -227,16 +208,6 @@ def test_scores_without_a_null_or_tested_too_high_are_refused() -> None:
         label_heads(with_null().with_provenance(min_effect=0.2))
 
 
-def test_suppression_counts_on_request() -> None:
-    labels = maps(scored(), suppression=True)
-    assert labels.of("L0H1") == ("Knowledge",)
-    head = labels.dataset.sel(layer=0, head=1, category="Knowledge")
-    assert (head["score"].item(), head["best_relation"].item()) == (0.8, "language")
-    assert head["suppresses"].item()
-    assert np.isnan(head["ci_low"].item())
-    assert labels.of("L0H0") == maps(scored()).of("L0H0")
-
-
 def test_a_category_of_ones_own() -> None:
     labels = maps(scored(RELATIONS | {"past": "Grammar"}))
     assert labels.categories == ("Knowledge", "Translation", "Grammar")
@@ -250,7 +221,7 @@ def test_a_category_of_ones_own() -> None:
         (lambda: maps(scored(), tau=15), "tau is 15"),
         (lambda: maps(scored(), tau=0), "tau is 0"),
         (lambda: label_heads(scored(), floor=2), "floor is 2; it must be at least 0 and at most 1"),
-        (lambda: label_heads(scored(), ["capital"], k=5), "relations, k: cannot be used with scores"),
+        (lambda: label_heads(scored(), ["capital"], heads="L0H0"), "relations, heads: cannot be used with scores"),
         (lambda: label_heads(maps(scored())), "holds no relations; give a model"),
         (lambda: maps(scored()).of("L2H0"), "out of range"),
         (lambda: category_map(scored()), "hold no categories"),
@@ -358,14 +329,11 @@ def test_the_map_wears_the_papers_colours() -> None:
 
 
 def test_the_map_tells_each_heads_story_on_hover() -> None:
-    text = hovers(maps(scored(), suppression=True))
+    text = hovers(maps(scored()))
     assert text["L1H0"] == (
         "<b>L1H0</b><br>Knowledge: capital, φ = 0.90 [0.85, 0.95]<br>Linguistic: past, φ = 0.15 [0.10, 0.20]"
     )
-    assert text["L0H1"] == "<b>L0H1</b><br>Knowledge: suppresses language, φ = 0.80"
-    assert hovers(maps(scored()))["L0H1"] == (
-        "<b>L0H1</b> Unclassified<br>best Knowledge: capital, φ = 0.14 [0.09, 0.19]"
-    )
+    assert text["L0H1"] == "<b>L0H1</b> Unclassified<br>best Knowledge: capital, φ = 0.14 [0.09, 0.19]"
     assert len(text) == 5
 
 
@@ -373,7 +341,7 @@ def test_however_many_categories_of_ones_own_get_colours_of_their_own() -> None:
     own = {f"r{i}": f"Category {i}" for i in range(30)}
     phi = np.zeros((1, 30, 30)) + 0.2 * np.eye(30)
     phi[0, :, :2] = 0.2
-    labels = maps(scored(own, phi, np.zeros_like(phi)))
+    labels = maps(scored(own, phi))
     colours = legend(category_map(labels))
     assert len(colours) == 32
     assert len({colour.lower() for colour in colours.values()}) == 32

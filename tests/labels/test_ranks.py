@@ -44,7 +44,7 @@ def test_few_columns_rule_out_nothing_that_whole_rows_would_find(
     found = []
     for tried in (True, False):
         with settings(budget=2**22):
-            ranks = Ranks(model, source_of, target, torch.full_like(target, k), ties="target")
+            ranks = Ranks(model, source_of, target, torch.full_like(target, k))
         assert ranks.tried == [256] and ranks.by_hubs is by_hubs
         ranks.tried = ranks.tried if tried else []
         largest, smallest = ranks.top([path, other])

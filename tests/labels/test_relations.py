@@ -20,8 +20,8 @@ from mechheads.labels.relations import (
     load_relations,
     load_word_list,
     relation_names,
+    usable_pairs,
 )
-from mechheads.labels.usable_pairs import usable_pairs
 
 FACTS = {
     "word_to_antonym": [("hot", "cold"), ("buy", "sell"), ("victory", "defeat")],
@@ -105,8 +105,6 @@ def test_a_relation_file_gives_all_its_fields(tmp_path: Path) -> None:
     assert loaded == Relation("colours", "Sight", [("grass", "vert"), ("ciel", "été")], source="looked")
     assert loaded.fingerprint != Relation("colours", "Sight", [("grass", "vert")]).fingerprint
     assert hash(loaded) == hash(Relation.load(file))
-    named = Relation.load(str(file), category="Mine", copying=True)
-    assert (named.category, named.copying, named.pairs) == ("Mine", True, loaded.pairs)
 
 
 def test_names_paths_and_objects_can_be_mixed(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from mechheads.labels.classify import label_heads
 from mechheads.labels.relations import Relation
-from mechheads.labels.static import TIES, USUAL, ScoringSettings, relation_scores
+from mechheads.labels.static import USUAL, ScoringSettings, relation_scores
 from mechheads.model.model import Model
 from mechheads.results.stats import q_values
 
@@ -112,23 +112,21 @@ def identity_model(columns: Sequence[Sequence[float]]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("columns", "ties", "hits"),
+    ("columns", "hits"),
     [
-        ([3, 5, 4, 2, 1], "target", {1: [1, 0, 0, 0], 2: [1, 1, 0, 0], 4: [1, 1, 1, 0]}),  # w1 first, w4 last
-        ([0, 7, 5, 5, 5, 1], "target", {1: [1, 0, 0, 0, 0], 2: [1, 1, 1, 1, 0]}),  # w2, w3 and w4 tie for second
-        ([0, 7, 5, 5, 5, 1], "index", {1: [1, 0, 0, 0, 0], 2: [1, 0, 0, 1, 0], 3: [1, 0, 1, 1, 0], 4: [1, 1, 1, 1, 0]}),
+        ([3, 5, 4, 2, 1], {1: [1, 0, 0, 0], 2: [1, 1, 0, 0], 4: [1, 1, 1, 0]}),  # w1 first, w4 last
+        ([0, 7, 5, 5, 5, 1], {1: [1, 0, 0, 0, 0], 2: [1, 1, 1, 1, 0]}),  # w2, w3 and w4 tie for second
     ],
 )
-def test_by_hand(columns: list[float], ties: Any, hits: dict[int, list[int]]) -> None:
+def test_by_hand(columns: list[float], hits: dict[int, list[int]]) -> None:
     model = identity_model([[logit, word] for word, logit in enumerate(columns)])
     relation = Relation("r", "Knowledge", [("w1", f"w{t}") for t in range(1, len(columns))])
     for k, hit in hits.items():
-        scores = relation_scores(model, relation, k=k, min_pairs=1, scoring=ScoringSettings(ties=ties, min_effect=0.0))
+        scores = relation_scores(model, relation, k=k, min_pairs=1, scoring=ScoringSettings(min_effect=0.0))
         assert scores.values is not None
         assert scores.values.values[0, 0, 0].tolist() == hit
         if sum(hit) > 1:  # a single hit is not tested
             assert scores.dataset["null_phi"].item() == pytest.approx(sum(hit) / len(hit))
-    assert scores.provenance["ties"] == TIES[ties]
 
 
 def test_a_head_that_writes_nothing_hits_nothing() -> None:
@@ -167,7 +165,7 @@ def test_only_the_heads_asked_for_are_scored() -> None:
     asked = ~np.isnan(whole.dataset["p_value"].values[[0, 1], [0, 1]])
     p = whole.dataset["p_value"].values[[0, 1], [0, 1]][asked]
     np.testing.assert_array_equal(some.dataset["q_value"].values[[0, 1], [0, 1]][asked], q_values(p))
-    labels = label_heads(model, several, heads=some.heads(1), **options)
+    labels = label_heads(model, several, heads=some.heads(1))
     assert labels.table()["head"].unique().tolist() == [str(some.heads(1)[0])]
     assert sum(labels.counts(once=True).values()) == 1
     assert set(label_heads(some).table()["head"]) == {"L0H0", "L1H1"}
@@ -237,7 +235,6 @@ def test_pairs_that_cannot_be_scored_are_told() -> None:
         {"min_effect": 2},
         {"norm": "soft"},
         {"targets": "last"},
-        {"ties": "none"},
         {"source": "mlp"},
     ],
 )

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 import mechheads as mh
-from mechheads.labels.usable_pairs import usable_pairs
+from mechheads.labels.relations import usable_pairs
 from mechheads.prompts.encoding import ids_after, piece_ids, single_token, text_ids, token_strings
 from mechheads.safety.openings import find_opening
 from support.tokenizers_of_others import KINDS, BesidePlain

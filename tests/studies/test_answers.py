@@ -147,7 +147,7 @@ def test_heads_after_requests_are_ordered_by_the_contrast_with_look_alikes(monke
 
 
 def test_weights_are_phi_of_each_relation_beside_its_null(loaded):
-    labels = mh.label_heads(loaded("llama"), ["country_to_capital"], k=2, min_pairs=1)
+    labels = mh.label_heads(mh.relation_scores(loaded("llama"), ["country_to_capital"], k=2, min_pairs=1))
     data = labels.dataset.copy(deep=True)
     clear, near, wide, below = (0.7, 0.6, 0.8), (0.45, 0.42, 0.5), (0.9, 0.45, 1.0), (0.1, 0.05, 0.15)
     data["null_phi"][:] = 0.4

@@ -184,7 +184,7 @@ FURTHER: dict[str, Analysis] = {
     "retrieval": _A(retrieved, read="values"),
     "examples": _A(lambda model: mh.behaviour.head_examples(model, _ROWS), _OF_THESE, 0.75, of_fewer=True),
     "dynamic": _A(lambda model: mh.labels.dynamic_scores(model, _WORDS, k=60, min_pairs=5), "not reached are NaN"),
-    "labels": _A(lambda model: mh.label_heads(model, _CAPITALS, k=2, min_pairs=1), "layers 0"),
+    "labels": _A(lambda model: mh.label_heads(mh.relation_scores(model, _CAPITALS, k=2, min_pairs=1)), "layers 0"),
     "patterns": _A(lambda model: head_patterns(model, CLEAN)),
     "first heads": _A(lambda model: faithfulness_curve(model, PAIRS, _RANKED)),
     "safety heads": _A(lambda model: mh.safety_heads(model, CLEAN, 2), _REST, 0.2),

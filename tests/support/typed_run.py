@@ -50,7 +50,7 @@ def run(folder: Path) -> None:
 
     words = [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin")]
     relation = mh.Relation("capitals", "Knowledge", words)
-    labels = mh.label_heads(model, [relation], k=60, min_pairs=2)
+    labels = mh.label_heads(mh.relation_scores(model, [relation], k=60, min_pairs=2))
     labels.plot(), labels.counts()
     safety = mh.safety_heads(model, ["cat", "dog and store", "no"], k=3)
     safety.plot(), safety.top()

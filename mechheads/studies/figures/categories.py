@@ -11,8 +11,7 @@ import pandas as pd
 from mechheads.labels import HeadLabels, label_heads, relation_scores
 from mechheads.labels.classify import Rule
 from mechheads.labels.readings import Source
-from mechheads.labels.relations import CATEGORIES, load_relations
-from mechheads.labels.usable_pairs import in_vocabulary
+from mechheads.labels.relations import CATEGORIES, in_vocabulary, load_relations
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive, checked
 from mechheads.model.model import Model
