@@ -12,14 +12,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.behaviour.frozen_maps import FrozenMap, FrozenRun, tolerance
-from mechheads.behaviour.frozen_scores import FrozenScores, ScoringBlock
-from mechheads.behaviour.logit_attribution import By, labels_of_sources
+from mechheads.behaviour.frozen import FrozenMap, FrozenRun, FrozenScores, ScoringBlock, tolerance
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.heads import HeadId, HeadLike, Mlp, check_head
 from mechheads.limits import Limits, current
-from mechheads.messages.arguments import check_at_least, check_known, did_you_mean
+from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.notices import until_interrupted
+from mechheads.metrics.base import positions_of
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
@@ -89,8 +88,7 @@ class AttentionAttribution(TableResult):
         check_known("side", side, Side)
         data = (self.query if side == "query" else self.key).dataset
         values, layers = data["values"].values, HeadId.parse(self.provenance["head"]).layer
-        of_heads = values if values.ndim == 3 else np.nansum(values, axis=2)
-        rows = [(str(HeadId(*at)), of_heads[at]) for at in np.ndindex(layers, of_heads.shape[1])]
+        rows = [(str(HeadId(*at)), values[at]) for at in np.ndindex(layers, values.shape[1])]
         rows += [(str(Mlp(layer)), data["mlp"].values[layer]) for layer in range(layers)]
         biases = data["bias"].sum("layer").values + data["constant"].values
         rows += [("embedding", data["embedding"].values), ("positions", data["position_embedding"].values)]
@@ -126,10 +124,9 @@ def attention_attribution(
     prompts: AnyPrompts,
     head: HeadLike,
     *,
-    query: Place | Sequence[Place] = "last",
-    key: Place | Sequence[Place],
-    against: Place | Sequence[Place] = _OTHERS,
-    by: By = "head",
+    query: Place = "last",
+    key: Place,
+    against: Place = _OTHERS,
 ) -> AttentionAttribution:
     """Split the score of a head for a key over what the residual stream consists of at the query and at the key.
 
@@ -152,14 +149,11 @@ def attention_attribution(
     Args:
         prompts: prompts or, of pairs, the clean side.
         head: the head whose attention is attributed, such as ``"L16H0"``.
-        query, key: the positions: a token index (from the end if negative), a name in the prompts' ``positions``, the
-            text of a token that each prompt has once (``" France"``), or a list with one of these for each prompt.
-            ``"last"`` is the last token.
+        query, key: the positions: a token index (from the end if negative), a name in the prompts' ``positions``, or
+            the text of a token that each prompt has once (``" France"``). ``"last"`` is the last token.
         against: what the score is compared with: ``"others"``, all other keys, as above; another key, given like
             ``key``, by s(i, j) - s(i, k); or ``"corrupted"``, for pairs: the total as above minus that of the corrupted
             side.
-        by: ``"head"``, or ``"source"`` for the tokens that each head reads, as in ``mh.behaviour.logit_attribution``:
-            scores then have the dimension ``source``.
 
     Returns:
         The parts of both sides, and how the strongest of them meet. After Ctrl-C, of the prompts until then.
@@ -183,16 +177,15 @@ def attention_attribution(
     with torch.no_grad():
         block = ScoringBlock(model, found_head, places.length)
         _check_seen(block, places)
-    step = _prompts_at_once(block, by, current().limits)
+    step = _prompts_at_once(block, current().limits)
     starts = range(0, len(places), step)
     found: list[_Parts] = []
     with until_interrupted() as interrupts, torch.no_grad():
         for start in Bar(starts, desc="attributing attention", disable=len(starts) == 1, leave=False):
             some = slice(start, start + step)
-            runs_of_some = [
-                ScoreParts(block, side.rows(some), places.rows(some), by_source=by == "source") for side in sides
-            ]
-            found.append(_Parts.of(runs_of_some, block.scale))
+            found.append(
+                _Parts.of([ScoreParts(block, side.rows(some), places.rows(some)) for side in sides], block.scale)
+            )
     interrupts.stop_unless(found)
     interrupts.warn(f"{step * len(found)} of {len(places)} prompts", "the parts are of these")
     tokens = sides[0].rows(slice(step * len(found)))
@@ -213,7 +206,7 @@ def _resolve(runs: CachedRuns, query: Any, key: Any, against: Any) -> tuple[tupl
         raise ValueError('against is "corrupted", which needs pairs of prompts; give mh.PromptPairs')
     sides = (tokens, runs.tokens[_CORRUPTED]) if against == _CORRUPTED else (tokens,)
     given = {"query": query, "key": key} | ({} if against in (_OTHERS, _CORRUPTED) else {"against": against})
-    at = {name: _positions(name, where, tokens) for name, where in given.items()}
+    at = {name: positions_of([where], tokens, f"{name}:")[:, 0] for name, where in given.items()}
     for name, where in at.items():
         if (late := where > at["query"]).any():
             row = int(late.int().argmax())
@@ -228,30 +221,6 @@ def _resolve(runs: CachedRuns, query: Any, key: Any, against: Any) -> tuple[tupl
     return sides, Places(at["query"], at["key"], other, int(at["query"].max()) + 1)
 
 
-def _positions(name: str, given: Any, tokens: Tokens) -> Int[Tensor, " prompt"]:
-    """The position in each prompt."""
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        if len(given) != len(tokens):
-            raise ValueError(f"{name} has {len(given)} positions for {len(tokens)} prompts; give one, or one for each")
-        return torch.stack([_positions(name, each, tokens)[row] for row, each in enumerate(given)])
-    if isinstance(given, str):
-        if (found := tokens.position(given)) is None:
-            known, meant = ", ".join(tokens.positions), did_you_mean(given, tokens.positions)
-            raise ValueError(
-                f"{name} is {given!r}; these prompts have the positions {known}; or give a token that each has once, "
-                f"or an index.{meant}"
-            )
-        return found
-    if not isinstance(given, int) or isinstance(given, bool):
-        raise ValueError(f"{name} is {given!r}; give a token index, the name of a position, or a list of these")
-    at = torch.full_like(tokens.lengths, given)
-    at = torch.where(at < 0, at + tokens.lengths, at)
-    if (outside := (at < 0) | (at >= tokens.lengths)).any():
-        row = int(outside.int().argmax())
-        raise ValueError(f"{name} is {given}; prompt {row} has {int(tokens.lengths[row])} tokens")
-    return at
-
-
 def _check_seen(block: ScoringBlock, places: Places) -> None:
     """Check that the head sees the keys."""
     for name, at in (("key", places.key), ("against", places.other)):
@@ -263,11 +232,10 @@ def _check_seen(block: ScoringBlock, places: Places) -> None:
             )
 
 
-def _prompts_at_once(block: ScoringBlock, by: By, limits: Limits) -> int:
+def _prompts_at_once(block: ScoringBlock, limits: Limits) -> int:
     model, layers, length = block.model, block.head.layer, block.length
     heads, d_head = model.n_heads, model.d_head
-    of_sources = layers * (heads * length + model.n_kv_heads * d_head) if by == "source" else 0
-    of_run = (layers + 1) * model.d_model + layers * heads * d_head + of_sources
+    of_run = (layers + 1) * model.d_model + layers * heads * d_head
     of_block = 2 * (2 * model.d_model + 3 * model.backend.d_mlp)  # two rows for each token; see ``_of_attention``
     in_float64 = 8 * (6 * model.d_model + 2 * heads * d_head)
     vectors = 8 * 2 * layers * (heads + 2) * d_head
@@ -297,9 +265,6 @@ class _Parts:
         values["position_bias"] = runs[0].position_bias - sum(run.position_bias for run in runs[1:])
         values["total"] = scale * whole.prod(0).sum(-1) + values["position_bias"]
         values["attention"] = runs[0].attention
-        if runs[0].sources is not None:
-            sources = [run.sources for run in runs if run.sources is not None]
-            values["heads"] = (sources[0] - sum(sources[1:])).movedim(2, -2)
         biases = vectors["bias"].sum(0) + vectors["constant"]
         others = torch.stack([vectors["embedding"], vectors["position_embedding"], biases])
         parts = torch.cat([vectors["heads"].flatten(0, 1), vectors["mlp"], others])
@@ -316,7 +281,6 @@ class _Parts:
 def _result(model: Model, head: HeadId, tokens: Tokens, parts: _Parts, about: dict[str, Any]) -> AttentionAttribution:
     values = dict(parts.values)
     of_heads, compared = values.pop("heads"), _compared(about["against"])
-    extra = {"source": labels_of_sources(tokens)[: of_heads.shape[2]]} if of_heads.ndim > 4 else None
 
     def side(at: int, name: Side) -> HeadScores:
         dims: dict[str, tuple[str, ...]] = dict.fromkeys(_EACH_LAYER, ("layer", "prompt"))
@@ -327,7 +291,6 @@ def _result(model: Model, head: HeadId, tokens: Tokens, parts: _Parts, about: di
             name=f"part in the score of {head} at the {name}",
             kind="attention_part",
             cluster=tokens.cluster,
-            extra=extra,
             provenance=about | {"side": name, "attributed": f"where {head} looks, {_THROUGH[name]}"},
             variables={name: (dims.get(name, ("prompt",)), array) for name, array in mine.items()},
         )
@@ -353,7 +316,7 @@ def _compared(against: Any) -> str:
         return "against the other keys, weighted by the pattern"
     if against == _CORRUPTED:
         return "against the other keys, weighted by the pattern, minus the same in the corrupted prompt"
-    return "against another key in each prompt" if isinstance(against, list) else f"against the key {against}"
+    return f"against the key {against}"
 
 
 def _names(model: Model, layers: int) -> list[str]:
@@ -409,16 +372,14 @@ class ScoreParts:
     """The parts of the score for a key, minus that for other keys, in a run of some prompts.
     ``vectors`` are what each adds to q, and to the weighted sum of k, after rotation [layer, head, side, prompt, d]."""
 
-    def __init__(self, block: ScoringBlock, tokens: Tokens, places: Places, *, by_source: bool) -> None:
+    def __init__(self, block: ScoringBlock, tokens: Tokens, places: Places) -> None:
         """Run the prompts."""
         self._block, self._n = block, len(places)
         layer, ids = block.head.layer, tokens.ids[:, : places.length]
         till_query = torch.arange(ids.shape[1], device=ids.device) <= places.query[:, None]
         prompt, pos = till_query.nonzero(as_tuple=True)
         at = (places.query + 1).cumsum(0) - 1
-        self._run = run = FrozenRun.of(
-            block.model, ids, prompt, pos, analysis="attention_attribution", attention=by_source, ends_at=layer
-        )
+        self._run = run = FrozenRun.of(block.model, ids, prompt, pos, analysis="attention_attribution", ends_at=layer)
         self._scores = scores = FrozenScores.of(run, block, pos, at)
         pattern = run.patterns[layer][at, block.head.head]
         stream = run.streams[layer].double()
@@ -433,7 +394,6 @@ class ScoreParts:
         self.position_bias = self._by_prompt(biases.masked_fill(self._weights == 0, 0))
         self.whole = self._after_rotation(scores.q(stream[at]), k)
         self.vectors = self._vectors()
-        self.sources = self._sources() if by_source else None
 
     def _by_prompt(self, rows: Float[Tensor, "row *rest"]) -> Float[Tensor, "prompt *rest"]:
         return rows.new_zeros(self._n, *rows.shape[1:]).index_add(0, self._run.prompt, rows)
@@ -476,23 +436,6 @@ class ScoreParts:
         of_positions = self._vector(run.positions.double())
         embeddings = {"embedding": streams[0] - of_positions, "position_embedding": of_positions}
         return found | embeddings | {"constant": constant}
-
-    def _sources(self) -> Float[Tensor, "layer head side source prompt"]:
-        run, scores = self._run, self._scores
-        q, k = self.whole
-        of_q = torch.einsum("nob,no->nb", scores.of_queries, self._block.scale * k)
-        at_query = torch.zeros_like(run.streams[0], dtype=torch.float64)
-        at_query[scores.at] = scores.q.back(of_q)
-        directions = at_query, scores.k.back(self._weights[:, None] * scores.met(q))
-        found = []
-        for layer in range(self._block.head.layer):
-            added = run.after_attention(layer, run.written(layer, run.streams[layer].dtype))
-            W_O = run.model.W_O[layer].double()
-            of_z = [torch.einsum("hdm,rm->rhd", W_O, added.back(direction)) for direction in directions]
-            by_prompt = [self._by_prompt(run.sources(layer, each)) for each in of_z]
-            found.append(torch.stack(by_prompt).permute(2, 0, 3, 1))
-        empty = q.new_zeros(0, run.model.n_heads, 2, self._block.length, self._n)
-        return torch.stack(found) if found else empty
 
 
 def _weights(

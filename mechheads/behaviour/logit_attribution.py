@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.behaviour.frozen_maps import FrozenMap, FrozenRun, tolerance
+from mechheads.behaviour.frozen import FrozenMap, FrozenRun, tolerance
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.heads import Heads, named_heads
 from mechheads.limits import Limits, current

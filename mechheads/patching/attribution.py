@@ -6,9 +6,7 @@ runs (integrated gradients), for effects that saturate. How a new q, k, v or pat
 computed exactly; only the effect of z is linear (the "QK fix" of Kramár et al. 2024).
 
 ``transformer_lens.tools.analysis.attribution_patch`` gives the same numbers for z, and the tests compare ours with it.
-It is not used here for several reasons. It takes only bridges, and only pairs of one length, one by one. It keeps a
-Python number for each head and token. It averages over prompts, so that no interval can be computed. And it fails if
-every parameter is frozen.
+It takes only bridges and pairs of one length, averages over prompts, and fails if every parameter is frozen.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from mechheads.metrics.basic import as_metric_of_logits, logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.activation import Direction, base_of, check_pairs
-from mechheads.patching.gradients import Gradients, Path, Size, check_gradient, gradients_of, warn_of_memory
+from mechheads.patching.gradients import Gradients, Path, Size, check_gradient, gradients_of
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.scores import HeadScores
 from mechheads.runs.head_cache import KEY_SITES
@@ -91,19 +89,13 @@ def attribution_patch(
     check_pairs(inputs.prompts, "attribution patching")
     base = base_of(direction)
     measured = as_metric_of_logits(metric, "mh.patching.attribution_patch", "mh.activation_patch")
-    limits = current().limits
-    spec = Spec(inputs.prompts, Patch(site), measured, heads, positions, base, limits=limits)
-    found = estimate(inputs.model, spec, runs=inputs.runs, steps=steps)
+    spec = Spec(inputs.prompts, Patch(site), measured, heads, positions, base, limits=current().limits)
+    (found,) = estimates(inputs.model, [spec], runs=inputs.runs, steps=steps)
     warn_of_answers(found.job)
-    more = {
-        "intervention": repr(spec.intervention),
-        "base": base,
-        "steps": steps,
-    }
     values, extra = by_place(found.job.places, found.values)
     name = f"attribution patching of {site}, {direction}" + (f", {steps} steps" if steps else "")
-    about = About(name, "attribution", extra=extra, more=more, exact=False)
-    return report(found.job, values, about)
+    more = {"intervention": repr(spec.intervention), "base": base, "steps": steps}
+    return report(found.job, values, About(name, "attribution", extra=extra, more=more, exact=False))
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,38 +107,18 @@ class Estimate:
 
 
 @torch.inference_mode(False)
-def estimate(model: Model, spec: Spec, *, runs: CachedRuns | None = None, steps: int | None = None) -> Estimate:
-    """The linear estimate of what a sweep of the same spec measures."""
-    runs = CachedRuns(model, spec.prompts) if runs is None else runs
-    check_gradient(spec.metric, runs.sides(spec.base)[0], model.d_vocab)
-    job = make_ready(model, spec, runs=runs)
-    evaluator = job.evaluator
-    scale = evaluator.distance() if spec.normalize else 1.0
-    path = Path.between(job.base, job.source, steps) if steps and job.source is not None else None
-    return Estimate(where_reached(job.places, attribute(job, path) / scale), job)
-
-
-@torch.inference_mode(False)
-def estimate_each(model: Model, specs: Sequence[Spec], *, runs: CachedRuns) -> list[Estimate]:
-    """The linear estimates of several sweeps that differ only in what they do to z, from one gradient."""
+def estimates(
+    model: Model, specs: Sequence[Spec], *, runs: CachedRuns | None = None, steps: int | None = None
+) -> list[Estimate]:
+    """The linear estimates of sweeps that differ only in what they do to z, from one gradient, or its mean over steps:
+    (new z - old z) . d metric / d z for the intervention of each spec."""
+    runs = CachedRuns(model, specs[0].prompts) if runs is None else runs
     check_gradient(specs[0].metric, runs.sides(specs[0].base)[0], model.d_vocab)
     jobs = [make_ready(model, spec, runs=runs) for spec in specs]
-    gradients = _gradients(jobs[0], None)
-    values = [where_reached(job.places, _along(job, gradients)) for job in jobs]
-    return [Estimate(value, job) for value, job in zip(values, jobs, strict=True)]
-
-
-def attribute(job: Job, path: Path | None = None) -> Float[np.ndarray, "layer head place prompt"]:
-    """(new z - old z) . d metric / d z for the job's intervention, NaN for other heads."""
-    return _along(job, _gradients(job, path))
-
-
-def _gradients(job: Job, path: Path | None) -> Gradients:
-    """The gradients with respect to z of the job's heads."""
-    layers = sorted({head.layer for head in job.heads})
-    size = Size.of(job, len(layers))
-    warn_of_memory(size.bytes, job.spec.limits)
-    return gradients_of(job.base, job.spec.metric, layers, size, path)
+    first, layers = jobs[0], sorted({head.layer for head in jobs[0].heads})
+    path = Path.between(first.base, first.source, steps) if steps and first.source is not None else None
+    gradients = gradients_of(first.base, first.spec.metric, layers, Size.of(first, len(layers)), path)
+    return [Estimate(where_reached(job.places, _along(job, gradients)), job) for job in jobs]
 
 
 def _along(job: Job, gradients: Gradients) -> Float[np.ndarray, "layer head place prompt"]:

@@ -250,7 +250,9 @@ def faithfulness(
     True
     """
     inputs = resolve(model, prompts)
-    circuit = head_set(_given(heads), inputs.model, "heads")
+    if heads is None:
+        raise ValueError('heads is missing; give the heads of the circuit, such as heads=["L9H6", "L10H0"]')
+    circuit = head_set(heads, inputs.model, "heads")
     spec = Spec(inputs.prompts, as_intervention(intervention), as_metric(metric))
     runs = CircuitRuns(inputs.model, spec, inputs.runs)
     return runs.faithfulness(circuit, runs.values([frozenset(circuit)])[0])
@@ -273,14 +275,8 @@ def faithfulness_curve(
             for k, each in zip(counts, found, strict=True)
         ]
     )
-    about = make_provenance(runs, sizes=counts)
+    about = make_provenance(runs.runs, sizes=counts)
     return Curves("faithfulness_curve", found[0].metric, table, {"heads": order[: counts[-1]]}, values, {}, about)
-
-
-def _given(heads: Iterable[HeadLike] | None) -> Iterable[HeadLike]:
-    if heads is None:
-        raise ValueError('heads is missing; give the heads of the circuit, such as heads=["L9H6", "L10H0"]')
-    return heads
 
 
 class CircuitRuns:
@@ -310,14 +306,10 @@ class CircuitRuns:
         score = float((values - self.empty).mean(-1) / float(most - least))
         low, high = _ratio_interval(values - self.empty, self.full - self.empty, self.cluster)
         table = pd.DataFrame({"cluster": self.cluster, "full": self.full, "circuit": values, "no heads": self.empty})
-        about = make_provenance(self, heads=heads)
+        about = make_provenance(self.runs, heads=heads)
         return Faithfulness(
             score, low, high, heads, table, name_of(self.metric), describe_intervention(self.ablation), about
         )
-
-    def provenance(self) -> dict[str, Any]:
-        """The provenance that all results of these runs share."""
-        return self.runs.provenance()
 
 
 def _ratio_interval(

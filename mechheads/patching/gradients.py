@@ -225,7 +225,7 @@ class Size:
 
     @classmethod
     def of(cls, job: Job, layers: int) -> Size:
-        """For the gradient of so many layers."""
+        """For the gradient of so many layers; warns if even the smallest parts need more than the budget."""
         model, limit = job.model, job.spec.limits.memory
         runs = [run for run in (job.base, job.source) if run is not None]
         kept = sum(HeadCache.estimate(model, run.tokens, sites=tuple(run.stores)).total for run in runs)
@@ -237,7 +237,14 @@ class Size:
         on_disk = job.base.stores["z"].on_disk or kept > limit
         prompts, pos = job.tokens.ids.shape
         found = cls.that_fits(model, (prompts, pos, job.at.shape[1]), room, job.spec.limits)
-        return replace(found, on_disk=on_disk, bytes=found.bytes + (kept // model.n_layers if on_disk else kept))
+        found = replace(found, on_disk=on_disk, bytes=found.bytes + (kept // model.n_layers if on_disk else kept))
+        if found.bytes > limit:
+            warn(
+                f"budget is {show_bytes(limit)}, but these gradients need about {show_bytes(found.bytes)} besides the "
+                "model, even in the smallest parts. They are computed anyway; give fewer or shorter prompts to use "
+                "less memory"
+            )
+        return found
 
     @classmethod
     def that_fits(cls, model: ModelCore, shape: tuple[int, int, int], room: int, limits: Limits) -> Size:
@@ -251,16 +258,6 @@ class Size:
         a_row = pos * (block + streams if by_block else whole) + logits
         rows = rows_together(model, shape, a_row, room, limits)
         return cls(rows, by_block=by_block, bytes=int(rows * a_row))
-
-
-def warn_of_memory(needed: int, limits: Limits) -> None:
-    """Warn if gradients need more memory than the budget, also in the smallest parts."""
-    if needed > limits.memory:
-        warn(
-            f"budget is {show_bytes(limits.memory)}, but these gradients need about {show_bytes(needed)} besides the "
-            "model, even in the smallest parts. They are computed anyway; give fewer or shorter prompts to use less "
-            "memory"
-        )
 
 
 def check_gradient(metric: Metric, tokens: Tokens, d_vocab: int) -> None:

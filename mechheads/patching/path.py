@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -44,6 +43,7 @@ from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.scores import HeadScores
 
 FINAL = "final"
+_SHARE = "share of the difference"
 Group = tuple[Receiver, ...] | None
 """Receivers that are replaced together; None for the final residual stream."""
 
@@ -95,20 +95,21 @@ def path_patch(
     >>> abs(direct["L23H4"]["score"]) > abs(direct["L5H0"]["score"])
     True
     """
-    inputs = resolve(model, pairs, "pairs")
-    model = inputs.model
-    names = [receivers] if isinstance(receivers, str) else [*entries(receivers, "receivers", "names")]
-    group = parse_receivers(names, model)
+    inputs, names = resolve(model, pairs, "pairs"), _names(receivers)
+    parsed = parse_receivers(names, inputs.model)
     if len(names) > 1 and FINAL in names:
         raise ValueError(
             f'receivers is {names}; "final" cannot be combined with others: give "final" only, or use mh.path_matrix '
             "for one receiver at a time"
         )
-    groups = [tuple(receiver for receiver in group if receiver is not None) or None]
-    question = _Question(f"path patching to {', '.join(names)}, {direction}", "path_patch", names, groups, mlps)
-    base, held = base_of(direction), held_by(given, model)
+    groups = [tuple(receiver for receiver in parsed if receiver is not None) or None]
+    base, held = base_of(direction), held_by(given, inputs.model)
     spec = Spec(inputs.prompts, Patch(), as_metric(metric), senders, positions, base, normalize, held=held)
-    return _run(inputs, spec, question)
+    job, measured = _measured(inputs, spec, groups, mlps)
+    values, extra = by_place(job.places, measured.heads[..., 0, :, :])
+    more = _provenance(names, mlps, direction, normalize, measured)
+    name = f"path patching to {', '.join(names)}, {direction}"
+    return report(job, values, About(name, "path_patch", _SHARE, extra, more, units="senders"))
 
 
 @analysis
@@ -143,66 +144,42 @@ def path_matrix(
     >>> matrix.extra_dims
     ('receiver',)
     """
-    inputs = resolve(model, pairs, "pairs")
-    model = inputs.model
-    names = [receivers] if isinstance(receivers, str) else [*entries(receivers, "receivers", "names")]
-    groups = [None if receiver is None else (receiver,) for receiver in parse_receivers(names, model)]
-    base, held = base_of(direction), held_by(given, model)
+    inputs, names = resolve(model, pairs, "pairs"), _names(receivers)
+    groups = [None if receiver is None else (receiver,) for receiver in parse_receivers(names, inputs.model)]
+    base, held = base_of(direction), held_by(given, inputs.model)
     spec = Spec(inputs.prompts, Patch(), as_metric(metric), senders, "all", base, normalize, held=held)
-    question = _Question(f"paths from heads to receivers, {direction}", "path_matrix", names, groups, mlps)
-    return _run(inputs, spec, question)
+    job, measured = _measured(inputs, spec, groups, mlps)
+    more, extra = _provenance(names, mlps, direction, normalize, measured), {"receiver": names}
+    about = About(f"paths from heads to receivers, {direction}", "path_matrix", _SHARE, extra, more, units="senders")
+    return report(job, measured.heads[..., 0, :], about)
 
 
-@dataclass(frozen=True)
-class _Question:
-    """Which paths to patch: the name and kind of the result, the receivers' names, and which are replaced together."""
-
-    name: str
-    kind: str
-    receivers: list[str]
-    groups: Sequence[Group]
-    mlps: MLPs
-
-    def check(self, model: Model, spec: Spec) -> None:
-        check_pairs(spec.prompts, "path patching")
-        receivers = [receiver for group in self.groups for receiver in group or ()]
-        check_reached(receivers, spec.heads, model)
-        if ablated := {receiver.node for receiver in receivers} & {head for head, _ in spec.held}:
-            raise ValueError(
-                f"receivers: {min(ablated)} is ablated by given, so no path to it changes anything; choose another "
-                "receiver, or leave it out of given"
-            )
-        _check_read(self.groups, Reading.of(spec.metric, model, 1))
+def _names(receivers: str | Sequence[str]) -> list[str]:
+    return [receivers] if isinstance(receivers, str) else [*entries(receivers, "receivers", "names")]
 
 
-def _run(inputs: Inputs, spec: Spec, question: _Question) -> HeadScores:
-    """The result: every sender's effect through every group of receivers."""
-    question.check(inputs.model, spec)
-    groups = [[FINAL] if group is None else [str(receiver) for receiver in group] for group in question.groups]
-    with Store(current().store, receivers=groups, mlps=question.mlps) as kept:
-        job = make_ready(inputs.model, spec, runs=inputs.runs, store=kept)
-        work = path_effects(job, groups=question.groups, mlps=question.mlps)
-        warn_of_answers(job)
-        batches = _batches(job, question.groups)
-        measured = measure(work, batches, groups=(len(groups),), bar="paths from ")
-    return _result(job, question, measured)
-
-
-def _result(job: Job, question: _Question, measured: Measured) -> HeadScores:
-    """The scores of what was measured, by place for one group of receivers, else by receiver, with their provenance."""
-    if question.kind == "path_patch":
-        values, extra = by_place(job.places, measured.heads[..., 0, :, :])
-    else:
-        values, extra = measured.heads[..., 0, :], {"receiver": question.receivers}
-    more = {
-        "direction": "noising" if job.spec.base == "clean" else "denoising",
-        "mlps": question.mlps,
+def _provenance(
+    receivers: list[str], mlps: MLPs, direction: Direction, normalize: bool, measured: Measured
+) -> dict[str, Any]:
+    return {
+        "direction": direction,
+        "mlps": mlps,
         "interrupted": measured.interrupted,
-        "receivers": question.receivers,
-        "normalize": job.spec.normalize,
+        "receivers": receivers,
+        "normalize": normalize,
     }
-    about = About(question.name, question.kind, "share of the difference", extra, more, units="senders")
-    return report(job, values, about)
+
+
+def _measured(inputs: Inputs, spec: Spec, groups: Sequence[Group], mlps: MLPs) -> tuple[Job, Measured]:
+    """Every sender's effect through every group of receivers."""
+    check_pairs(spec.prompts, "path patching")
+    _check_receivers(groups, spec, inputs.model)
+    names = [[FINAL] if group is None else [str(receiver) for receiver in group] for group in groups]
+    with Store(current().store, receivers=names, mlps=mlps) as store:
+        job = make_ready(inputs.model, spec, runs=inputs.runs, store=store)
+        work = path_effects(job, groups=groups, mlps=mlps)
+        warn_of_answers(job)
+        return job, measure(work, _batches(job, groups), groups=(len(groups),), bar="paths from ")
 
 
 def path_effects(job: Job, *, groups: Sequence[Group], mlps: MLPs) -> Work:
@@ -326,9 +303,25 @@ def _meant(name: object) -> str:
     return did_you_mean(name, [FINAL])
 
 
-def _check_read(groups: Sequence[Group], reading: Reading) -> None:
-    """Check that a path to every receiver can change what the metric reads."""
-    for receiver in [receiver for group in groups for receiver in group or (None,)]:
+def _check_receivers(groups: Sequence[Group], spec: Spec, model: Model) -> None:
+    """Check that a path from a sender to every receiver exists, and can change what the metric reads."""
+    reading, ablated = Reading.of(spec.metric, model, 1), {head for head, _ in spec.held}
+    first = min(head.layer for head in check_heads(spec.heads, model.n_layers, model.n_heads))
+    receivers = [receiver for group in groups for receiver in group or (None,)]
+    for receiver in filter(None, receivers):
+        last = receiver.layer - (receiver.head is not None or model.parallel_mlps)
+        if first > last:
+            senders = "no head" if spec.heads is None else "none of the senders"
+            other = "choose another receiver"
+            if last >= 0:
+                other = f"give senders of layer{'s 0..' + str(last) if last else ' 0'}"
+            raise ValueError(f'receivers: {senders} comes before "{receiver}", so there is no path to it; {other}')
+        if receiver.node in ablated:
+            raise ValueError(
+                f"receivers: {receiver.node} is ablated by given, so no path to it changes anything; choose another "
+                "receiver, or leave it out of given"
+            )
+    for receiver in receivers:
         if reading.activation is None or (receiver is not None and reading.takes(receiver.node, receiver.site)):
             continue
         head = reading.activation.head
@@ -336,17 +329,3 @@ def _check_read(groups: Sequence[Group], reading: Reading) -> None:
             f'receivers: a path to "{receiver or FINAL}" cannot change {reading.activation}, which the metric reads; '
             f'give "{head}.q" or "{head}.k", or inputs of earlier layers'
         )
-
-
-def check_reached(receivers: Sequence[Receiver], senders: Any, model: Model) -> None:
-    """Check that every receiver comes after at least one of the senders."""
-    first = min(head.layer for head in check_heads(senders, model.n_layers, model.n_heads))
-    for receiver in receivers:
-        last = receiver.layer - (receiver.head is not None or model.parallel_mlps)
-        if first <= last:
-            continue
-        given = "no head" if senders is None else "none of the senders"
-        other = "choose another receiver"
-        if last >= 0:
-            other = f"give senders of layer{'s 0..' + str(last) if last else ' 0'}"
-        raise ValueError(f'receivers: {given} comes before "{receiver}", so there is no path to it; {other}')

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -17,7 +15,6 @@ from mechheads.behaviour import HeadExamples, head_examples
 from mechheads.behaviour.examples import PARTS, profile_and_examples
 from mechheads.prompts.encoding import token_strings
 from support.levels import ONE_FIRST
-from support.made_workers import MadeWorkers
 
 ARCHITECTURES = ONE_FIRST
 
@@ -115,21 +112,6 @@ def test_a_head_that_copies_its_tokens_is_shown_at_them(llama: mh.Model) -> None
     assert row["shown"].endswith("...") == (max(row["query"], row["key"]) + 2 < len(words) - 1)
 
 
-def test_a_file_of_270_heads_has_8_mb_and_one_of_1024_has_40(llama: mh.Model, tmp_path: Path) -> None:
-    """By the bytes that each further example takes, beside those of its arrays."""
-    sizes = []
-    for each in (1, 4):
-        examples = head_examples(llama, texts_for(llama, 60), window=WINDOW, per_quantile=each)
-        of_arrays = sum(getattr(examples, name).nbytes for name in ("keys", "weights", "first", "sizes"))
-        assert of_arrays == len(examples.table) * WINDOW * 8
-        sizes.append((len(examples.table), examples.save(tmp_path / f"{each}.nc").stat().st_size))
-    (few, small), (many, large) = sizes
-    beside = (large - small) / (many - few) - WINDOW * 8
-    of_head = 24 * (128 * 8 + beside)
-    assert 270 * of_head < 8e6
-    assert 1024 * of_head < 40e6
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -155,16 +137,3 @@ def test_a_head_or_row_that_is_not_there_is_said(llama: mh.Model) -> None:
     for ask in (examples.text, examples.attention):
         with pytest.raises(ValueError, match=r"example is 9999; there are \d+, counted from 0"):
             ask(9999)
-
-
-def test_workers_give_the_same_examples(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", WINDOW)  # one window a batch
-    texts = texts_for(llama, 7)
-    here = head_examples(llama, texts, window=WINDOW)
-    workers = MadeWorkers(2)
-    workers.ray.last_first = True
-    there = mh.settings(workers=workers)(head_examples)(llama, texts, window=WINDOW)
-    pd.testing.assert_frame_equal(there.table, here.table)
-    for name in ("tokens", "keys", "weights", "first", "sizes"):
-        np.testing.assert_array_equal(getattr(there, name), getattr(here, name))
-    assert there.words == here.words

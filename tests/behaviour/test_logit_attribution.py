@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.behaviour.frozen_maps import FrozenRun
+from mechheads.behaviour.frozen import FrozenRun
 from support.levels import few
 from support.micro import FRANCE_RUN, micro  # noqa: F401
 from support.releases import only_on_4
@@ -189,12 +189,6 @@ def test_a_model_that_reads_its_last_state_otherwise_is_refused(tiny):
         ValueError, match=r"the attributed run of prompt \d is not that of the model's own forward pass"
     ):
         mh.behaviour.logit_attribution(model, PROMPTS)
-
-
-def test_results_are_drawn_and_cited(llama):
-    scores = mh.behaviour.logit_attribution(llama, PAIRS, by="source")
-    assert len(scores.plot().data) == scores.dataset.sizes["source"]
-    assert "Elhage" in scores.citation() and "nostalgebraist" in scores.citation()
 
 
 def test_bad_arguments_are_errors_before_the_model_runs(llama, monkeypatch):

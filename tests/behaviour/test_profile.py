@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -285,58 +283,11 @@ def test_it_is_a_result_like_the_others(llama: mh.Model) -> None:
     assert profile.extra_dims == ("behaviour",) and profile.dataset["behaviour"].values.tolist() == list(PROFILED)
     excess = profile.values.values - profile.dataset["null"].values[..., None]
     np.testing.assert_allclose(profile.dataset["excess"][..., 0], excess.mean(-1)[..., 0], atol=1e-9)
-    assert "Olsson" in profile.citation()
+    table, fit = profile.table(), profile.dataset["fit"].values
+    assert table["program"].tolist() == [PROGRAMS[at] for at in fit.argmax(-1).ravel()]
+    np.testing.assert_allclose(table["fit"], fit.max(-1).ravel())
     with pytest.raises(ValueError, match="name is 'sinks'"):
         profile.named("sinks")
-
-
-KILLED = """
-import os, random, signal, sys, time
-from pathlib import Path
-
-import torch
-
-import mechheads as mh
-from mechheads.behaviour import windows
-from mechheads.ledger import ledger as stored_progress
-from mechheads.ledger.ledger import Ledger
-
-folder, file = sys.argv[1], Path(sys.argv[2])
-torch.set_num_threads(1)
-stored_progress._EVERY, windows.AT_ONCE = 0, 32
-model = mh.load(folder)
-draw = torch.Generator().manual_seed(0)
-texts = [torch.randint(model.d_vocab, (32,), generator=draw).tolist() for _ in range(40)]
-options = {"window": 32}
-whole, spent = mh.profile_heads(model, texts, **options), []
-for _ in range(2):  # all of the work, then nothing but to find that it is done
-    start = time.monotonic()
-    mh.settings(store=file.with_name("other.ledger"))(mh.profile_heads)(model, texts, **options)
-    spent.append(time.monotonic() - start)
-(took, begins), chance, reached = spent, random.Random(0), []
-for kill in range(10):
-    child = os.fork()
-    if not child:
-        mh.settings(store=file)(mh.profile_heads)(model, texts, **options)
-        os._exit(0)
-    time.sleep(begins * chance.uniform(0, 2) + (took - begins) * chance.uniform(0, 0.3))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    for sweep in Ledger.list(file) if file.exists() else []:
-        with Ledger(file, sweep["key"], {}) as ledger:
-            reached += [values[0] for values in ledger.finished().values()]
-again = mh.settings(store=file)(mh.profile_heads)(model, texts, **options)
-assert again.dataset.identical(whole.dataset)
-print(len(set(reached)), "states")
-"""
-
-
-@pytest.mark.release
-def test_killed_at_ten_random_moments_it_goes_on_to_the_same_bits(tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    command = [sys.executable, "-c", KILLED, str(tiny("llama")), str(tmp_path / "profile.ledger")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout.split()[0]) >= 3
 
 
 def test_the_corpus_has_texts_of_twelve_kinds_and_none_twice() -> None:

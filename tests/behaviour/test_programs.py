@@ -101,18 +101,6 @@ def test_excess_is_over_the_best_program_that_reads_no_tokens(model: mh.Model) -
         assert found.table["excess"].to_numpy()[row] == pytest.approx((mine - best).mean(), abs=1e-5)
 
 
-def test_the_pattern_of_the_head_itself_fits_and_changes_nothing(model: mh.Model) -> None:
-    run = model.cache(ROWS)
-    own = {tuple(token_strings(ids, model.tokenizer)): i for i, ids in enumerate(ROWS)}
-
-    def itself(head: str) -> Any:
-        return lambda tokens: run.pattern[head][own[tuple(tokens)]].detach().numpy()
-
-    found = mh.behaviour.test_program(model, ROWS, {h: itself(h) for h in ("L0H0", "L1H3")}, window=16).table
-    np.testing.assert_allclose(found["fit"], 1, atol=1e-5)
-    np.testing.assert_allclose(found["program_loss"], 0, atol=1e-6)
-
-
 def repeated_words() -> list[str]:
     """Eight words in some order, and the first seven of them again."""
     draw = np.random.default_rng(0)
@@ -137,21 +125,6 @@ def test_the_right_programs_of_a_compiled_model_lose_nothing_and_wrong_ones_much
         and wrong["program_loss"].to_numpy().min() > 10
         and wrong["share_high"].to_numpy().max() < 0
     )
-
-
-def test_a_program_that_rests_in_the_wrong_place_is_mended() -> None:
-    """The induction head of the compiled Phi-3 attends everywhere alike if there is no earlier copy."""
-    made, texts = mh.testing.compiled_model("phi3_induction"), repeated_words()
-    (head,) = [head for head, it in made.heads.items() if it.name == "induction"]
-
-    def mended(tokens: list[str]) -> np.ndarray:
-        weights, uniform = slow("induction", tokens), slow("uniform", tokens)
-        copied = [token in tokens[:at] for at, token in enumerate(tokens)]
-        return np.where(np.array(copied)[:, None], weights, uniform)
-
-    for program, fit, share in (("induction", 0.4433, -5.07), (mended, 1, 1)):
-        found = mh.behaviour.test_program(made.model, texts, {head: program}, window=16).table.loc[0]
-        assert found["fit"] == pytest.approx(fit, abs=1e-3) and found["share"] == pytest.approx(share, abs=0.01)
 
 
 def test_the_interval_of_the_share_is_that_of_leaving_out_each_text_where_texts_are_many() -> None:
@@ -196,20 +169,6 @@ def test_programs_need_heads_that_exist(loaded: Any) -> None:
         mh.behaviour.test_program(loaded("llama"), ROWS, "previous")
 
 
-def test_a_program_in_a_sweep_is_a_full_forward_with_the_pattern_hooked(model: mh.Model) -> None:
-    prompts = mh.Prompts(CLEAN[:1], answer=[" Paris"])
-    rule = AttentionProgram(halves)
-    found = mh.sweep(model, prompts, intervention=rule, metric="log_prob")
-    same = mh.ablate(model, prompts, intervention=rule, metric="log_prob")
-    np.testing.assert_array_equal(found.values, same.values)
-    tokens = prompts.tokens(model)
-    ids, answer, weights = tokens.unpadded[0], int(tokens.answer[0]), halves(list(tokens.strings[0]))
-    intact = hooked(model, ids, {})[-1, answer]
-    for head in ("L0H1", "L1H2", "L2H3"):
-        wanted = hooked(model, ids, {mh.HeadId.parse(head): weights})[-1, answer] - intact
-        assert found[head]["score"] == pytest.approx(float(wanted), abs=2e-5)
-
-
 def test_a_program_is_an_intervention_that_passes_every_check_and_can_be_given(model: mh.Model) -> None:
     rule = AttentionProgram("previous")
     mh.testing.check(rule)
@@ -233,25 +192,3 @@ def test_text_is_written_as_by_full_forwards_of_the_text_so_far(new: int, model:
                 written.append(int(log_p[-1].argmax()))
                 so_far.append(written[-1])
             assert list(ids) == written[: len(ids)] and (ended or len(ids) == new)
-
-
-def test_a_profile_has_the_fit_of_every_program_and_names_the_best(model: mh.Model) -> None:
-    profile = mh.profile_heads(model, ROWS, window=16)
-    run, tokens = model.cache(ROWS), [token_strings(ids, model.tokenizer) for ids in ROWS]
-    wanted = np.zeros((model.n_layers, model.n_heads, len(PROGRAMS)))
-    for layer, head, program in np.ndindex(*wanted.shape):
-        for i, text in enumerate(tokens):
-            A, B = run.pattern[layer, head][i].detach().double().numpy(), slow(PROGRAMS[program], text)
-            wanted[layer, head, program] += np.minimum(A, B).sum() / np.maximum(A, B).sum() / len(ROWS)
-    np.testing.assert_allclose(profile.dataset["fit"], wanted, atol=1e-5)
-    table = profile.table()
-    np.testing.assert_allclose(table["fit"], wanted.max(-1).ravel(), atol=1e-5)
-    assert table["program"].tolist() == [PROGRAMS[at] for at in wanted.argmax(-1).ravel()]
-
-
-def test_programs_fit_the_heads_that_were_planted_to_behave_so() -> None:
-    made = mh.testing.behaving_model()
-    table = mh.profile_heads(made.model, made.texts, window=100).table().set_index("head")
-    for name, program in (("previous-token", "previous"), ("self", "self"), ("induction", "induction")):
-        heads = [str(head) for head, it in made.heads.items() if it.attends == name]
-        assert heads and set(table.loc[heads, "program"]) == {program}

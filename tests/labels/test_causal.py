@@ -19,7 +19,7 @@ from mechheads.labels.causal import relation_evidence
 from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts
 from mechheads.labels.removal import cumulative_removal, removal_limit
 from mechheads.results.scores import HeadScores
-from mechheads.results.stats import clustered_interval, q_values, share_interval, sign_flip_p
+from mechheads.results.stats import share_interval
 from mechheads.results.tables import Curves
 from support import oracles
 from support.ctrl_c import stopped_at
@@ -101,19 +101,6 @@ def test_effects_equal_one_full_forward_each(small: mh.Model) -> None:
                 assert direct[layer, head, i, prompt] == pytest.approx(expected, abs=TOLERANCE / away)
 
 
-def test_statistics_are_over_prompts_and_q_over_heads_and_relations(llama: mh.Model) -> None:
-    known, short, _ = told_apart(llama)
-    found = mh.settings(seed=4)(relation_evidence)(llama, [known, short], **ASKED)
-    for scores in (found.total, found.direct):
-        values, data = np.asarray(scores.values), scores.dataset
-        np.testing.assert_allclose(data["score"], np.nanmean(values, axis=-1))
-        low, high = clustered_interval(values)
-        np.testing.assert_array_equal(data["ci_low"], low)
-        np.testing.assert_array_equal(data["ci_high"], high)
-        np.testing.assert_array_equal(data["p_value"], sign_flip_p(values, seed=4))
-        np.testing.assert_array_equal(data["q_value"], q_values(data["p_value"].values))
-
-
 def test_results_say_where_they_come_from(llama: mh.Model, tmp_path: Path) -> None:
     known, short, wrong = told_apart(llama)
     found = relation_evidence(llama, [wrong, known, TOO_FEW, short], heads=SOME, **ASKED)
@@ -177,9 +164,8 @@ def test_arguments_are_checked_before_anything_is_run(
         relation_evidence(llama, turned(0), **options)
 
 
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_stopped_run_keeps_what_is_done(llama: mh.Model, monkeypatch: pytest.MonkeyPatch, inside: bool) -> None:
-    """Ctrl-C while the second relation's direct effect is measured, before or within its sweep."""
+def test_a_stopped_run_keeps_what_is_done(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C within the sweep of the second relation's direct effect."""
     known, short, wrong = told_apart(llama)
     last = mh.Relation("last", None, known.pairs, few_shot=known.few_shot)
     calls: list[str] = []
@@ -189,8 +175,6 @@ def test_a_stopped_run_keeps_what_is_done(llama: mh.Model, monkeypatch: pytest.M
         found = mh.path_patch(*args, **options)
         if len(calls) < 2:
             return found
-        if not inside:
-            raise KeyboardInterrupt
         values = np.asarray(found.values).copy()
         values[2] = np.nan
         dataset = found.dataset.assign(values=(found.dataset["values"].dims, values))
@@ -206,7 +190,7 @@ def test_a_stopped_run_keeps_what_is_done(llama: mh.Model, monkeypatch: pytest.M
     assert found.direct.provenance["interrupted"]
     measured = [np.isfinite(scores.scores).all("head").values.tolist() for scores in (found.total, found.direct)]
     assert measured[0] == [[True, True, False]] * 3
-    assert measured[1] == [[True, inside, False]] * 2 + [[True, False, False]]
+    assert measured[1] == [[True, True, False]] * 2 + [[True, False, False]]
 
 
 def test_stopped_before_anything_is_done_it_stops(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,48 +381,3 @@ def test_capitals_on_the_default_model(model: mh.Model) -> None:
     assert curves["relation"].tolist()[0] >= 0.8
     assert curves["relation"].tolist()[5] <= 0.25
     assert curves["random 1"].tolist()[5] >= 0.5
-
-
-def of_two_relations(values: np.ndarray, p: np.ndarray, **variables: Any) -> mh.HeadScores:
-    names = ["capital", "past"]
-    return mh.HeadScores.from_scores(
-        values,
-        p_value=p,
-        name="made",
-        unit="share",
-        kind="relations",
-        extra={"relation": names},
-        variables={
-            key: (("layer", "head", "relation")[-np.ndim(value) :], np.asarray(value))
-            for key, value in variables.items()
-        },
-    )
-
-
-def test_the_table_has_the_verdict_of_each_relation() -> None:
-    total = np.array([[[0.6, 0.0], [0.4, 0.0]], [[0.0, 0.5], [0.02, np.nan]]])
-    share = np.array([[[0.8, 0.0], [0.0, 0.0]], [[0.5, 0.1], [0.0, 0.0]]])
-    zero = np.zeros_like(share)
-    small = np.where(np.isnan(total), np.nan, np.where(total > 0.3, 1e-6, 1.0))
-    evidence = causal.CausalEvidence(of_two_relations(total, small), of_two_relations(total / 2, zero + 1), {})
-    phi = of_two_relations(
-        share,
-        np.where(share > 0.3, 1e-6, 1.0),
-        **dict.fromkeys(("suppression", "null_phi", "contrast"), zero),
-        reading=np.full(share.shape, "", dtype=object),
-        n_pairs=np.array([30, 30]),
-        relation_category=np.array(["Knowledge", "Linguistic"], dtype=object),
-    )
-    table = mh.label_heads(phi, causal=evidence).table().set_index(["head", "relation"])
-    assert table["relation_verdict"].to_dict() == {
-        ("L0H0", "capital"): "confirmed",
-        ("L0H0", "past"): "",
-        ("L0H1", "capital"): "in context only",
-        ("L0H1", "past"): "",
-        ("L1H0", "capital"): "weights only",
-        ("L1H0", "past"): "in context only",
-        ("L1H1", "capital"): "",
-        ("L1H1", "past"): "",
-    }
-    assert table.loc[("L1H0", "capital"), "verdict"] == "weights only"
-    assert "relation_verdict" not in mh.label_heads(phi).table()

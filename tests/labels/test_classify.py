@@ -194,6 +194,7 @@ def test_causal_evidence_gives_verdicts_and_changes_no_label() -> None:
     assert table["total_low"].iloc[0] == pytest.approx(0.3)
     assert np.isnan(table["total"].iloc[2])  # languages were not patched
     assert table["verdict"].tolist() == ["confirmed", "weights only", "confirmed", ""]
+    assert table["relation_verdict"].tolist() == ["confirmed", "weights only", "", ""]
     assert table["is_evidence"].tolist() == [True, True, False, False]
     assert table["is_best"].tolist() == [True, True, False, True]
     assert set(table["label"]) == {"Knowledge; Linguistic"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -69,17 +68,6 @@ def test_a_token_that_is_nothing_is_amplified_by_nothing(llama: mh.Model, monkey
     assert found["sigma"].is_monotonic_decreasing
     assert (found.index[-1], found["sigma"].iloc[-1]) == (5, 0)
     assert found["sigma"].iloc[-2] > 0
-
-
-def test_without_a_tokenizer_tokens_are_ids(llama: mh.Model) -> None:
-    bare = copy.copy(llama)
-    bare.tokenizer = None
-    found, named = salient_operations(bare, "L2H3", n=3), salient_operations(llama, "L2H3", n=3)
-    assert found["token"].tolist() == [repr(str(i)) for i in named.index]
-    shown = [
-        [repr(token_strings([int(text.strip("'"))], llama.tokenizer)[0]) for text in row] for row in found["maps_to"]
-    ]
-    assert shown == named["maps_to"].tolist()
 
 
 @pytest.mark.parametrize(

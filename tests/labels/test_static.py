@@ -135,6 +135,8 @@ def test_a_head_that_writes_nothing_hits_nothing() -> None:
     scores = relation_scores(model, Relation("r", None, [("w1", "w2")]), min_pairs=1)
     assert scores.scores.item() == scores.dataset["suppression"].item() == 0.0
     assert np.isnan(scores.dataset["contrast"].item())  # of a single pair
+    two = relation_scores(model, Relation("r", None, [("w1", "w2"), ("w2", "w1")]), min_pairs=1)
+    assert two.dataset["contrast"].item() == 0
 
 
 @pytest.mark.parametrize("source", ["first_mlp", "embedding"])
@@ -255,13 +257,6 @@ def test_scores_of_different_pairs_do_not_subtract() -> None:
     assert float(np.nanmax(np.abs((phi - phi).scores))) == 0
 
 
-def test_a_share_of_zero_is_not_certain() -> None:
-    phi = relation_scores(random_model(), relations()[:1], k=1)
-    none = phi.scores.values == 0
-    assert none.any()
-    assert (phi.dataset["ci_high"].values[none] > 0.05).all()
-
-
 def test_a_folded_norm_is_a_scale_of_what_is_read_and_of_what_is_written() -> None:
     model, g = random_model(), torch.Generator().manual_seed(3)
     model.attention_scales, model.out_scales = torch.rand(2, 3, 16, generator=g) + 0.2
@@ -274,27 +269,6 @@ def test_a_folded_norm_is_a_scale_of_what_is_read_and_of_what_is_written() -> No
     mine, raw = (relation_scores(model, relations(), norm=norm, **options) for norm in ("folded", "raw"))
     assert np.array_equal(mine.scores, relation_scores(folded, relations(), norm="raw", **options).scores)
     assert not np.array_equal(mine.scores, raw.scores)
-
-
-def test_contrast_is_in_standard_deviations_of_the_row() -> None:
-    model = random_model()
-    model.W_O[1][2] = 0
-    scores = relation_scores(
-        model, relations(), source="embedding", min_pairs=1, scoring=ScoringSettings(min_effect=1.0)
-    )
-    found = scores.dataset["contrast"]
-    assert (found.values[1, 2] == 0).all()
-    for relation in relations():
-        sources, targets = ([number(word) for word in words] for words in zip(*relation.pairs, strict=True))
-        for layer, head in ((0, 1), (2, 3)):
-            rows = model.W_E[sources].double() @ (model.W_V[layer][head] @ model.W_O[layer][head]).double()
-            rows = rows @ model.W_U.double()
-            apart = [
-                float((row[t] - row[targets[:i] + targets[i + 1 :]].mean()) / row.std(correction=0))
-                for i, (row, t) in enumerate(zip(rows, targets, strict=True))
-            ]
-            mine = found.sel(relation=relation.name).values[layer, head]
-            assert mine == pytest.approx(np.mean(apart), abs=1e-4)
 
 
 def test_targets_of_several_tokens_count_by_their_first_on_request() -> None:

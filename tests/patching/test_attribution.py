@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import mechheads as mh
-from mechheads.engine.job import Spec, make_ready
-from mechheads.limits import Limits
+from mechheads.engine.job import Spec
 from mechheads.patching import attribution
 from mechheads.patching.attribution import attribution_patch
 from mechheads.patching.gradients import Size, gradients_of
@@ -221,19 +220,9 @@ def test_any_intervention_has_an_estimate(micro):
             return torch.where(context.mask[..., None], -z, torch.nan)  # what is put at padding does not count
 
     france = mh.Prompts([" the France is", " the France"], [" Paris"] * 2, [" Rome"] * 2)
-    job = make_ready(micro, Spec(france, Negate(), mh.logit_diff))
+    (found,) = attribution.estimates(micro, [Spec(france, Negate(), mh.logit_diff)])
     exact = mh.sweep(micro, france, intervention=Negate(), metric=mh.logit_diff)
-    values = attribution.attribute(job)
-    np.testing.assert_allclose(values[:, :, 0], exact.values, atol=1e-4)
-
-
-def test_prompts_in_parts_and_on_disk_give_the_same(llama, pairs):
-    whole = attribution_patch(llama, pairs, site="q")
-    small = mh.settings(budget=1)(attribution_patch)(llama, pairs, site="q")
-    np.testing.assert_allclose(small.values, whole.values, atol=1e-5)
-    parts = mh.settings(budget=Limits(tokens=1))(attribution_patch)(llama, pairs, site="q")
-    np.testing.assert_allclose(parts.values, whole.values, atol=1e-5)
-    assert whole.kind == "attribution" and whole.unit == "logits" and "2310.10348" in whole.citation()
+    np.testing.assert_allclose(found.values[:, :, 0], exact.values, atol=1e-4)
 
 
 def estimates(model, pairs):
@@ -262,12 +251,6 @@ def test_a_model_loaded_for_inference_has_the_same_estimates_or_is_refused(tiny,
     np.testing.assert_allclose(estimates(model, pairs), wanted, atol=1e-5)
 
 
-def test_half_precision_gives_much_the_same(tiny, loaded, pairs):
-    exact, half = (estimates(model, pairs) for model in (loaded("llama"), mh.load(tiny("llama"), dtype=torch.bfloat16)))
-    known = np.isfinite(exact)
-    assert np.corrcoef(exact[known], half[known])[0, 1] > 0.9
-
-
 def naive_kl(logits, context):
     log_p, log_q = context.base_logits[:, -1].log_softmax(-1), logits[:, -1].log_softmax(-1)
     return (log_p.exp() * (log_p - log_q)).sum(-1)
@@ -287,11 +270,6 @@ def without_gradient(logits, context):
         ({"metric": mh.kl_divergence}, "kl_divergence is a distance from the base run, .* use mh.logit_diff"),
         ({"metric": naive_kl}, "naive_kl is a distance from the base run"),
         ({"metric": lambda x, c: x.mean()}, r"gave shape \[\] for 2 prompts"),
-        ({"metric": "logit"}, "metric 'logit' is not known"),
-        ({"site": "qk"}, "site is 'qk'"),
-        ({"direction": "up"}, "direction is 'up'"),
-        ({"heads": "L9H0"}, "out of range"),
-        ({"positions": "subject"}, "'subject' is not known"),
     ],
 )
 def test_what_does_not_fit_is_one_clear_error_before_anything_runs(llama, pairs, monkeypatch, change, message):

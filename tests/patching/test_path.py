@@ -90,12 +90,6 @@ def test_a_matrix_holds_the_single_receivers(small):
         np.testing.assert_allclose(matrix.values.sel(receiver=name), alone.values, atol=1e-5)
 
 
-def test_paths_of_a_run_into_itself_change_nothing(small):
-    same = mh.PromptPairs(CLEAN, CLEAN, answer=[" Paris"] * 3, wrong=[" Rome"] * 3)
-    for receivers in RECEIVERS:
-        np.testing.assert_allclose(mh.path_patch(small, same, receivers=receivers).values, 0, atol=1e-5)
-
-
 @only_on_4
 @pytest.mark.parametrize(("name", "site"), [("gpt2", "q"), ("gpt2", "k"), ("gpt2", "v"), ("llama", "q")])
 def test_transformerlens_own_direct_paths_are_the_same(loaded, name, site):

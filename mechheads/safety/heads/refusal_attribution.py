@@ -33,7 +33,7 @@ from mechheads.interventions.basic import Intervention, InterventionLike
 from mechheads.limits import current
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.patching.attribution import estimate_each
+from mechheads.patching.attribution import estimates
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import mean_over_prompts
@@ -119,9 +119,9 @@ def attribution_of(
         return rows.reshape(*rows.shape[:-1], len(begins), len(prompts))
 
     specs = [Spec(runs.prompts, rule, metric, heads, limits=limits) for rule in rules.values()]
-    estimates = estimate_each(model, specs, runs=runs)
-    parts, base = dict[str, np.ndarray](), by_opening(estimates[0].job.evaluator.base_value.cpu().numpy())
-    for name, estimate in zip(rules, estimates, strict=True):
+    of_rules = estimates(model, specs, runs=runs)
+    parts, base = dict[str, np.ndarray](), by_opening(of_rules[0].job.evaluator.base_value.cpu().numpy())
+    for name, estimate in zip(rules, of_rules, strict=True):
         falls = (by_opening(-estimate.values[:, :, 0]) * softmax(base, axis=0)).sum(-2)  # d R / d log P(o) = P(o) / sum
         of_groups = falls.reshape(model.n_layers, -1, groups.size, len(prompts)).sum(2)
         parts[name] = np.repeat(of_groups, groups.size, axis=1)
