@@ -88,7 +88,7 @@ class HeadExamples(TableResult):
 
         Args:
             example: a row of the table.
-            around: how many tokens to show before and after each of them.
+            around: as in ``of``.
         """
         row = self.table.iloc[self._checked(example)]
         tokens = [self.words[at] for at in self.tokens[row["window"]] if at >= 0]
@@ -102,21 +102,17 @@ class HeadExamples(TableResult):
             text += f"{before}{tokens[at]}{after}"
         return text if max(near) == len(tokens) - 1 else f"{text}..."
 
-    def attention(self, example: int, *, moved: bool = False) -> Float[np.ndarray, "pos pos"]:
-        """The attention that was kept of an example: to the first token, and to the keys that have most.
+    def attention(self, example: int) -> Float[np.ndarray, "pos pos"]:
+        """The attention that is stored of an example: to the first token, and to the strongest keys.
 
         Args:
             example: a row of the table.
-            moved: weight attention by the norm of what is moved, so that each row sums to 1 again.
         """
         row = self.table.iloc[self._checked(example)]
         n = int((self.tokens[row["window"]] >= 0).sum())
         found = np.zeros((n, n))
         np.put_along_axis(found, self.keys[example, :n].astype(int), self.weights[example, :n] / 255, axis=1)
         found[:, 0] = self.first[example, :n] / 255
-        if moved:
-            found *= self.sizes[example, :n] / 255
-            found /= np.maximum(found.sum(1, keepdims=True), np.finfo(float).tiny)
         return found
 
     def _checked(self, example: int) -> int:
@@ -156,8 +152,7 @@ def head_examples(
     The activity in a window is its largest one. The first token is left out because many heads rest there.
 
     Args:
-        texts: a file (texts with an empty line between them), or a list of texts or of token ids; by
-            default, prose of the package and the help texts of Python.
+        texts: as in ``mh.profile_heads``.
         window: the length of a window in tokens; by default 128, or the model's context if that is shorter.
         n_tokens: how many tokens to read at most.
         per_quantile: how many windows to draw from each tenth, and from all.

@@ -172,8 +172,9 @@ def relation_scores(
     >>> phi.heads(2), phi.dataset["reading"].sel(layer=23, head=4).item()
     ((HeadId(layer=29, head=2), HeadId(layer=23, head=4)), 'first_mlp')
     """
+    options = {"source": source, "norm": norm, "min_pairs": min_pairs, "seed": current().seed}
     limits = usual_k(model.d_vocab, k, k_copying)
-    return RelationScorer(model, relations, limits, source, norm, min_pairs, scoring, heads).scores()
+    return RelationScorer(model, relations, limits, vars(scoring) | options, heads).scores()
 
 
 _DIMS = ("layer", "head", "relation")
@@ -187,35 +188,25 @@ class RelationScorer:
         model: Model,
         relations: Relations | None,
         limits: tuple[int, int],
-        source: Source,
-        norm: Norm,
-        min_pairs: int | None,
-        scoring: ScoringSettings,
+        options: dict[str, Any],
         heads: Heads | None,
     ) -> None:
         named, self._named_heads = named_heads(heads, model.n_layers, model.n_heads)
         self._heads = [np.flatnonzero(of_layer).tolist() for of_layer in named]
-        self._model, self._scoring, self._loaded = model, scoring, load_relations(relations)
-        words = {"leading_space": scoring.leading_space, "targets": scoring.targets, "min_pairs": min_pairs}
+        self._model, self._options, self._loaded = model, options, load_relations(relations)
+        words = {name: options[name] for name in ("leading_space", "targets", "min_pairs")}
         self._everything = usable_pairs(self._loaded, model.tokenizer, **words, named=relations is not None)
         self._scored = [usable for usable in self._everything if usable.scored]
         self._about = model.provenance()
-        self._options = vars(scoring) | {
-            "source": source,
-            "norm": norm,
-            "min_pairs": min_pairs,
-            "seed": current().seed,
-            "heads": self._named_heads,
-        }
         self._limits = [limits[usable.relation.copying] for usable in self._scored]
         tokens = [pair for usable in self._scored for pair in usable.tokens]
         ids, source_of = np.unique([source for source, _ in tokens if source is not None], return_inverse=True)
         per_relation = [len(usable.pairs) for usable in self._scored]
         device, ends = model.device, np.cumsum(per_relation).tolist()
         self._pairs_of = [slice(end - size, end) for end, size in zip(ends, per_relation, strict=True)]
-        self._drawn = cache(lambda n: matchings(n, scoring.draws, current().seed))
+        self._drawn = cache(lambda n: matchings(n, options["draws"], options["seed"]))
         with torch.no_grad():
-            self._readings = Readings(model, torch.as_tensor(ids, device=device), source, norm)
+            self._readings = Readings(model, torch.as_tensor(ids, device=device), options["source"], options["norm"])
             _check_finite(model)
             self._ranks = Ranks(
                 model,
@@ -223,7 +214,7 @@ class RelationScorer:
                 target=torch.as_tensor([target for _, target in tokens], device=device),
                 limit=torch.as_tensor(np.repeat(self._limits, per_relation), device=device),
             )
-            self._final_scale = model.final_scale().float() if norm == "folded" else None
+            self._final_scale = model.final_scale().float() if options["norm"] == "folded" else None
         self._names = self._readings.names
         self._apart = self._ranks.by_hubs and model.dtype == torch.float32
         """Whether heads are scored one by one, because each head's product with W_U serves its hubs, hits and null. The
@@ -236,7 +227,9 @@ class RelationScorer:
         suppresses; phi (``each``) and the contrast of each reading."""
         self._store = Store(current().store, analysis="relation_scores")
         pairs = [relation.fingerprint for relation in self._loaded]
-        self._ledger = self._store.open(model, {}, relations=pairs, limits=limits, options=self._options)
+        self._ledger = self._store.open(
+            model, {}, relations=pairs, limits=limits, options=options, heads=self._named_heads
+        )
         stored = {} if self._ledger is None else self._ledger.finished()
         self._ready = set(map(int, stored))
         for name, row in stored.items():
@@ -327,7 +320,7 @@ class RelationScorer:
             most = np.take_along_axis(own, best[:, None, None], axis=1)[:, 0]
             found["hits"][:, head, relation, : own.shape[-1]] = most
             found["reading"][:, head, relation] = np.where(most.any(-1), places[best], np.nan)
-            many = (most.sum(-1) >= 2) & (most.mean(-1) >= self._scoring.min_effect)
+            many = (most.sum(-1) >= 2) & (most.mean(-1) >= self._options["min_effect"])
             for side in np.flatnonzero(many).tolist():
                 tested.append((-1 if side else 1, head, relation))
         return tested
@@ -354,6 +347,7 @@ class RelationScorer:
         return self._options | {
             "k": limit_of,
             "no_reading": self._readings.missing,
+            "heads": self._named_heads,
             "ledger": {usable.relation.name: usable.ledger() for usable in self._everything},
             "relations": {relation.name: relation for relation in self._loaded},
             "prompts": {relation.name: [relation, limit, n] for relation, limit, n in pairs},
