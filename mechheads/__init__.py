@@ -44,8 +44,12 @@ if TYPE_CHECKING:
     from mechheads.labels.relations import Relation as Relation
     from mechheads.labels.static import relation_scores as relation_scores
     from mechheads.limits import settings as settings
-    from mechheads.metrics.base import metric as metric
-    from mechheads.metrics.basic import kl_divergence as kl_divergence, log_prob as log_prob, logit_diff as logit_diff
+    from mechheads.metrics import (
+        kl_divergence as kl_divergence,
+        log_prob as log_prob,
+        logit_diff as logit_diff,
+        metric as metric,
+    )
     from mechheads.model.load import load as load, wrap as wrap
     from mechheads.model.model import Model as Model
     from mechheads.patching.activation import ablate as ablate, activation_patch as activation_patch
@@ -72,8 +76,7 @@ _MODULES = {
     "labels.relations": "Relation",
     "labels.static": "relation_scores",
     "limits": "settings",
-    "metrics.base": "metric",
-    "metrics.basic": "kl_divergence log_prob logit_diff",
+    "metrics": "kl_divergence log_prob logit_diff metric",
     "model.load": "load wrap",
     "model.model": "Model",
     "patching.activation": "ablate activation_patch",

@@ -18,7 +18,7 @@ from mechheads.heads import HeadId, HeadLike, Mlp, check_head
 from mechheads.limits import Limits, current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.notices import until_interrupted
-from mechheads.metrics.base import positions_of
+from mechheads.metrics import positions_of
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar

@@ -27,7 +27,7 @@ from mechheads.heads import HeadId, check_heads
 from mechheads.interventions.basic import Context, Site
 from mechheads.limits import current
 from mechheads.messages.arguments import Within, check_known
-from mechheads.metrics.base import name_of
+from mechheads.metrics import name_of
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar

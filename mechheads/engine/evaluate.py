@@ -14,8 +14,16 @@ from torch import Tensor
 
 from mechheads.heads import HeadId, Node, check_head
 from mechheads.limits import DEFAULT_LIMITS, Limits
-from mechheads.metrics.base import Activation, Metric, MetricContext, MetricInfo, check_value, name_of, read_positions
-from mechheads.metrics.basic import IN_CACHE
+from mechheads.metrics import (
+    IN_CACHE,
+    Activation,
+    Metric,
+    MetricContext,
+    MetricInfo,
+    check_value,
+    name_of,
+    read_positions,
+)
 from mechheads.model.core import ModelCore
 from mechheads.model.parts import Stopped, moved, until_stopped
 from mechheads.prompts.tokens import Tokens

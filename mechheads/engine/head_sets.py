@@ -22,7 +22,7 @@ from mechheads.engine.work import Work, compute, edit_of, new_z_of_all
 from mechheads.heads import HeadId, HeadLike, check_head, in_order
 from mechheads.interventions.new_z import Finite, first_change, new_z
 from mechheads.messages.notices import stop_if
-from mechheads.metrics.base import name_of
+from mechheads.metrics import name_of
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance

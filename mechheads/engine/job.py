@@ -37,8 +37,7 @@ from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits, current, show_bytes
 from mechheads.messages.arguments import check_arguments, did_you_mean
 from mechheads.messages.notices import Wrapped, warn
-from mechheads.metrics.base import Metric, read_positions, try_metric
-from mechheads.metrics.basic import kl_divergence
+from mechheads.metrics import Metric, kl_divergence, read_positions, try_metric
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model, source_of
 from mechheads.prompts.prompts import PromptPairs, Side

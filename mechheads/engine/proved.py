@@ -20,7 +20,7 @@ from mechheads.engine.frozen_heads import MLPs, Receiver
 from mechheads.engine.job import Job
 from mechheads.heads import HeadId, Node, kv_head
 from mechheads.interventions.basic import Patch, Zero
-from mechheads.metrics.base import read_positions
+from mechheads.metrics import read_positions
 from mechheads.model.model import Model
 from mechheads.model.proof import Claim, PlainHook, at_the_ends
 from mechheads.runs.head_cache import KEY_SITES, HeadCache

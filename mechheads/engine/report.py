@@ -16,7 +16,7 @@ from mechheads.engine.cached_runs import Held
 from mechheads.engine.job import Job
 from mechheads.interventions.basic import Intervention
 from mechheads.messages.notices import warn
-from mechheads.metrics.base import MetricInfo, name_of, read_positions
+from mechheads.metrics import MetricInfo, name_of, read_positions
 from mechheads.model.parts import moved
 from mechheads.prompts.encoding import single_token, token_strings
 from mechheads.results.dataset import Label

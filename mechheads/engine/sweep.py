@@ -29,8 +29,7 @@ from mechheads.heads import HeadLike
 from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.ledger.key import Store
 from mechheads.limits import current
-from mechheads.metrics.base import Metric, name_of
-from mechheads.metrics.basic import as_metric, kl_divergence
+from mechheads.metrics import Metric, as_metric, kl_divergence, name_of
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs, Side

@@ -23,7 +23,7 @@ from mechheads.engine.evaluate import Reading
 from mechheads.engine.rows import Rows
 from mechheads.heads import HeadId, Mlp, kv_head
 from mechheads.interventions.new_z import EVERYWHERE, HeadChange, Region, change_hooks, region
-from mechheads.metrics.base import Activation
+from mechheads.metrics import Activation
 from mechheads.model.backend import Hook
 from mechheads.model.parts import Blocks, Keys, Noted, Stopped, mask_of, moved, until_stopped
 from mechheads.runs.head_cache import KEY_SITES, HeadCache, states_at

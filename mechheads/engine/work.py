@@ -23,7 +23,7 @@ from mechheads.heads import HeadId, in_order
 from mechheads.interventions.new_z import AllNewZ, Finite, all_new_z, apply, first_change, new_z
 from mechheads.ledger.key import same_but_for_rounding
 from mechheads.messages.notices import interrupted_after, until_interrupted, warn
-from mechheads.metrics.base import name_of
+from mechheads.metrics import name_of
 from mechheads.model.model import Model
 from mechheads.model.parts import moved
 from mechheads.model.proof import PlainHook

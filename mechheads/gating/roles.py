@@ -27,7 +27,7 @@ from mechheads.gating.task import Task, TaskTokens
 from mechheads.heads import HeadLike
 from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.messages.arguments import Within, check_known, checked
-from mechheads.metrics.base import Metric, MetricContext, metric, name_of
+from mechheads.metrics import Metric, MetricContext, metric, name_of
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts

@@ -25,7 +25,7 @@ from mechheads.labels.relations import Relation, Relations, load_relations
 from mechheads.limits import current, settings
 from mechheads.messages.arguments import NotNegative, Positive
 from mechheads.messages.notices import stop_if, until_interrupted, warn
-from mechheads.metrics.basic import logit_diff
+from mechheads.metrics import logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.activation import activation_patch

@@ -32,7 +32,7 @@ from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.limits import current
 from mechheads.messages.arguments import NotNegative, Positive
 from mechheads.messages.notices import until_interrupted
-from mechheads.metrics.basic import accuracy
+from mechheads.metrics import accuracy
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar

@@ -25,7 +25,7 @@ from jaxtyping import Float
 
 from mechheads.io.text import file_sample
 from mechheads.ledger.ledger import WITNESS, Ledger
-from mechheads.metrics.base import name_of
+from mechheads.metrics import name_of
 from mechheads.model.backend import Backend
 from mechheads.model.changes import arithmetic
 from mechheads.model.core import ModelCore

@@ -6,8 +6,7 @@ from mechheads.engine.sweep import plan, sweep
 from mechheads.interventions.basic import Context, Mean, MeanOf, Patch, Resample, Scale, UniformAttention, Zero
 from mechheads.limits import Limits
 from mechheads.messages.habits import advice
-from mechheads.metrics.base import metric
-from mechheads.metrics.basic import accuracy, attention_to, kl_divergence, log_prob, logit_diff
+from mechheads.metrics import accuracy, attention_to, kl_divergence, log_prob, logit_diff, metric
 from mechheads.patching.activation import ablate, activation_patch
 from mechheads.patching.attribution import attribution_patch
 from mechheads.patching.circuits import Faithfulness, SetScores, faithfulness, patch_sets

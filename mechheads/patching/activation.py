@@ -11,8 +11,7 @@ from mechheads.engine.report import About
 from mechheads.engine.sweep import run_spec
 from mechheads.heads import HeadLike
 from mechheads.interventions.basic import InterventionLike, Patch, Site, as_intervention
-from mechheads.metrics.base import Metric, name_of
-from mechheads.metrics.basic import as_metric, kl_divergence, logit_diff
+from mechheads.metrics import Metric, as_metric, kl_divergence, logit_diff, name_of
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs, Side

@@ -28,8 +28,7 @@ from mechheads.interventions.basic import Patch, Site, site_of
 from mechheads.interventions.new_z import Finite, apply
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive
-from mechheads.metrics.base import Metric
-from mechheads.metrics.basic import as_metric_of_logits, logit_diff
+from mechheads.metrics import Metric, as_metric_of_logits, logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.activation import Direction, base_of, check_pairs

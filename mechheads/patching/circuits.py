@@ -29,8 +29,7 @@ from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import InterventionLike, Patch, as_intervention
 from mechheads.limits import DEFAULT_LIMITS, current
 from mechheads.messages.notices import until_interrupted, warn
-from mechheads.metrics.base import Metric, MetricInfo, name_of
-from mechheads.metrics.basic import as_metric, logit_diff
+from mechheads.metrics import Metric, MetricInfo, as_metric, logit_diff, name_of
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.activation import Direction, base_of

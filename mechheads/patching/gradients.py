@@ -15,7 +15,7 @@ from mechheads.engine.job import Job
 from mechheads.engine.memory import logit_bytes, rows_together
 from mechheads.limits import Limits, show_bytes
 from mechheads.messages.notices import warn
-from mechheads.metrics.base import Metric, MetricContext, check_value, name_of, read_positions
+from mechheads.metrics import Metric, MetricContext, check_value, name_of, read_positions
 from mechheads.model.backend import Hook
 from mechheads.model.changes import with_gradient
 from mechheads.model.core import ModelCore

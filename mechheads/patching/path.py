@@ -33,8 +33,7 @@ from mechheads.io.text import entries
 from mechheads.ledger.key import Store
 from mechheads.limits import current
 from mechheads.messages.arguments import did_you_mean
-from mechheads.metrics.base import Metric
-from mechheads.metrics.basic import as_metric, logit_diff
+from mechheads.metrics import Metric, as_metric, logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.model.proof import PlainHook

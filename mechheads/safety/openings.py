@@ -18,7 +18,7 @@ from mechheads.generation.generate import Generated, Sampling, end_tokens, gener
 from mechheads.io.text import entries, whole_number
 from mechheads.messages.arguments import checked
 from mechheads.messages.notices import stop_if, warn
-from mechheads.metrics.base import Metric, MetricContext
+from mechheads.metrics import Metric, MetricContext
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import ids_after, piece_ids, text_of

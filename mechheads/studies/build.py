@@ -21,8 +21,7 @@ from mechheads.labels import label_heads, relation_scores
 from mechheads.labels.relations import LEAST_PAIRS, Relations, in_vocabulary, load_relations
 from mechheads.limits import current, settings
 from mechheads.messages.notices import stop_if
-from mechheads.metrics.base import Metric
-from mechheads.metrics.basic import kl_divergence, log_prob, logit_diff
+from mechheads.metrics import Metric, kl_divergence, log_prob, logit_diff
 from mechheads.model.analysis import analysis, written
 from mechheads.model.model import Model
 from mechheads.patching.activation import activation_patch

@@ -22,7 +22,7 @@ from mechheads.engine.work import UnitRuns
 from mechheads.heads import HeadId
 from mechheads.interventions.basic import Context, Zero, needs_of, site_of
 from mechheads.limits import settings
-from mechheads.metrics.base import MetricContext, MetricInfo, check_value, metric, name_of, read_positions
+from mechheads.metrics import MetricContext, MetricInfo, check_value, metric, name_of, read_positions
 from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
 from mechheads.model.proof import plain

@@ -11,8 +11,7 @@ import mechheads as mh
 from mechheads.gating.shipped import load_task
 from mechheads.generation.generate import generate
 from mechheads.labels import Relation
-from mechheads.metrics.base import MetricInfo
-from mechheads.metrics.basic import METRICS
+from mechheads.metrics import METRICS, MetricInfo
 from mechheads.safety import load_requests
 
 CLEAN, CORRUPTED = [" The capital of France is", " The capital of Spain is"], [" The capital of Italy is"] * 2

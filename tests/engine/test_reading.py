@@ -12,8 +12,7 @@ import pytest
 import torch
 
 import mechheads as mh
-from mechheads.metrics.base import MetricInfo
-from mechheads.metrics.basic import attention_to
+from mechheads.metrics import MetricInfo, attention_to
 from mechheads.testing import check
 from support import oracles
 from support.levels import ONE_FIRST, few, on_two

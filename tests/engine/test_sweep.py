@@ -307,7 +307,7 @@ def overflowing(logits, context):
 @pytest.mark.parametrize("far", [0.0, 1e-3, 3.0, 25.0, 60.0, 105.0, 1e4])
 def test_kl_is_exact_near_and_far(far, gains):
     """Two-token vocabulary by hand: KL = p log(p/q) + (1-p) log((1-p)/(1-q))."""
-    from mechheads.metrics.base import MetricContext
+    from mechheads.metrics import MetricContext
     from mechheads.prompts.tokens import Tokens
 
     base = torch.tensor([[[0.3, 0.0]]])

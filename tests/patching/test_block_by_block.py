@@ -11,7 +11,7 @@ import torch
 import mechheads as mh
 from mechheads.engine.memory import PeakBytes
 from mechheads.limits import Limits
-from mechheads.metrics.basic import logit_diff
+from mechheads.metrics import logit_diff
 from mechheads.patching.gradients import Path, Size, gradients_of
 from support.levels import TWO_FIRST
 from support.texts import CAPITALS_PAIRS

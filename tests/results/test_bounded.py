@@ -10,8 +10,7 @@ import pytest
 from scipy.stats import t as student_t
 
 import mechheads as mh
-from mechheads.metrics.base import MetricInfo
-from mechheads.metrics.basic import METRICS
+from mechheads.metrics import METRICS, MetricInfo
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import Bounds, bounded_interval, clustered_interval
 

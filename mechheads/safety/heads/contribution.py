@@ -36,8 +36,7 @@ from mechheads.ledger.key import NO_STORE, Store
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import current
 from mechheads.messages.notices import stop_if
-from mechheads.metrics.base import Metric, metric as declare
-from mechheads.metrics.basic import kl_divergence
+from mechheads.metrics import Metric, kl_divergence, metric as declare
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts

@@ -30,7 +30,7 @@ from mechheads.interventions.basic import Intervention, InterventionLike, needs_
 from mechheads.ledger.key import NO_STORE, Store
 from mechheads.limits import current
 from mechheads.messages.notices import stop_if, until_interrupted
-from mechheads.metrics.basic import kl_divergence
+from mechheads.metrics import kl_divergence
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.prompts.tokens import Tokens

@@ -16,7 +16,7 @@ from torch import Tensor
 import mechheads as mh
 import mechheads.safety.openings
 from mechheads.generation.generate import Generated, Sampling
-from mechheads.metrics.base import MetricContext
+from mechheads.metrics import MetricContext
 from mechheads.safety import OPENING, OpeningLogProb, find_opening, refusal_contribution, with_opening
 from mechheads.safety.heads.contribution import shared_end
 from mechheads.safety.judge import verdict

@@ -1,1 +1,0 @@
-"""Metrics: what an experiment measures, one number per prompt from the logits."""
