@@ -65,7 +65,7 @@ class MetricContext:
 
     Attributes:
         base_logits: the logits of the base run, without the intervention [prompt, position, d_vocab]. For a metric that
-            reads a head's pattern or z, these values of the base run; ``base`` is another name for them.
+            reads a head's pattern or z, these values of the base run.
         tokens: the prompts, with ``answer`` and ``wrong`` token ids [prompt].
         mask: True if a read position is a real token [prompt, position].
     """
@@ -74,11 +74,6 @@ class MetricContext:
     tokens: Tokens
     mask: Bool[Tensor, "prompt position"]
     shared: dict[str, Tensor] = field(default_factory=dict, repr=False)
-
-    @property
-    def base(self) -> Float[Tensor, "prompt position d"]:
-        """What the metric reads, in the base run: logits, or a head's pattern or z."""
-        return self.base_logits
 
     @property
     def base_log_probs(self) -> Float[Tensor, "prompt position d_vocab"]:
@@ -456,7 +451,7 @@ class AttentionTo:
 
     def __call__(self, pattern: Float[Tensor, "prompt query key"], context: MetricContext) -> Float[Tensor, " prompt"]:
         at = positions_of([self.key], context.tokens, "key:")
-        there, before = (each[:, 0].gather(1, at)[:, 0] for each in (pattern, context.base))
+        there, before = (each[:, 0].gather(1, at)[:, 0] for each in (pattern, context.base_logits))
         if (hidden := before == 0).any():
             prompt = int(hidden.long().argmax())
             raise ValueError(

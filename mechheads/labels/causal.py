@@ -58,8 +58,13 @@ class CausalEvidence(TableResult):
 
     @property
     def table(self) -> pd.DataFrame:
-        """The same as ``to_dataframe``."""
-        return self.to_dataframe()
+        """One row per head and relation: layer, head, relation, and the statistics as total_score, direct_score, ..."""
+        keys = ["layer", "head", "relation"]
+        tables = [
+            scores.to_dataframe().set_index(keys).add_prefix(f"{what}_")
+            for what, scores in (("total", self.total), ("direct", self.direct))
+        ]
+        return pd.concat(tables, axis=1).reset_index()
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -70,15 +75,6 @@ class CausalEvidence(TableResult):
     def relations(self) -> tuple[str, ...]:
         """The relations that were not left out."""
         return tuple(self.total.dataset["relation"].values.tolist())
-
-    def to_dataframe(self) -> pd.DataFrame:
-        """One row per head and relation: layer, head, relation, and the statistics as total_score, direct_score, ..."""
-        keys = ["layer", "head", "relation"]
-        tables = [
-            scores.to_dataframe().set_index(keys).add_prefix(f"{what}_")
-            for what, scores in (("total", self.total), ("direct", self.direct))
-        ]
-        return pd.concat(tables, axis=1).reset_index()
 
     def __repr__(self) -> str:
         more = f", {len(self.left_out)} left out" if self.left_out else ""

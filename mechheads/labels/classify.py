@@ -36,25 +36,19 @@ _DIMS = ("layer", "head", "category")
 _PER_RELATION = ("layer", "head", "relation")
 
 
-EVIDENCE = (
-    "phi",
-    "phi_low",
-    "phi_high",
-    "relation_reading",
-    "contrast",
-    "null_phi",
-    "p",
-    "q",
-    "suppression",
-    "total",
-    "total_low",
-    "total_high",
-    "direct",
-    "direct_low",
-    "direct_high",
-    "relation_verdict",
-)
-"""Columns of ``HeadLabels.table``, each a variable over (layer, head, relation); columns not measured are left out."""
+_OF_SCORES = {
+    "phi": "score",
+    "phi_low": "ci_low",
+    "phi_high": "ci_high",
+    "relation_reading": "reading",
+    "contrast": "contrast",
+    "null_phi": "null_phi",
+    "p": "p_value",
+    "q": "q_value",
+    "suppression": "suppression",
+}
+"""Columns of ``HeadLabels.table``, each a variable over (layer, head, relation), and what they are in the scores."""
+_EFFECTS = [f"{kind}{end}" for kind in ("total", "direct") for end in ("", "_low", "_high")]
 _FIRST = ("head", "label", "relation", "phi", "null_phi", "phi_low", "q", "reading")
 """The columns of ``HeadLabels.table`` that are shown first."""
 
@@ -133,7 +127,7 @@ class HeadLabels(HeadScores):
         """
         wanted = None if head is None else check_head(head, self.n_layers, self.n_heads)
         data = self.dataset
-        measured = [name for name in EVIDENCE if name in data]
+        measured = [name for name in (*_OF_SCORES, *_EFFECTS, "relation_verdict") if name in data]
         relations = data["relation"].values.tolist()
         category_of = data["category_of"].values.tolist()
         verdicts, best = data["verdict"].values, data["best_relation"].values
@@ -352,18 +346,7 @@ def _table_columns(
 ) -> dict[str, Any]:
     """The columns of ``HeadLabels.table``, as variables over (layer, head, relation)."""
     data = scores.dataset
-    named = {
-        "phi": "score",
-        "phi_low": "ci_low",
-        "phi_high": "ci_high",
-        "relation_reading": "reading",
-        "null_phi": "null_phi",
-        "p": "p_value",
-        "q": "q_value",
-        "suppression": "suppression",
-        "contrast": "contrast",
-    }
-    columns: dict[str, Any] = {name: (_PER_RELATION, data[old].values) for name, old in named.items()}
+    columns: dict[str, Any] = {name: (_PER_RELATION, data[old].values) for name, old in _OF_SCORES.items()}
     columns |= {"is_evidence": (_PER_RELATION, enough), "is_below_floor": (_PER_RELATION, below)}
     columns["category_of"] = ("relation", text_array(category_of))
     for kind in ("total", "direct") if causal is not None else ():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Literal
+from typing import Any
 
 from mechheads.data import content, names
 from mechheads.io.rows import KINDS, Table
@@ -68,11 +68,6 @@ class WordList(Wrapped):
         return f"<WordList {self.name!r}: {len(self.words)} words, {self.words[0]}, ...>"
 
 
-def load_word_list(name: str) -> WordList:
-    """Load a word list of the package by its name."""
-    return WordList(**content("words", name))
-
-
 CATEGORIES = ("Knowledge", "Linguistic", "Algorithmic", "Translation")
 """The four categories of MAPS. A relation may have a category of another name, which then is a label of its own."""
 
@@ -90,7 +85,6 @@ class Relation(Wrapped):
         copying: whether targets repeat their sources; such relations are scored with a smaller k.
         few_shot: worked examples as templates, such as ``"The capital of {source} is {target}."``. A prompt consists of
             several filled-in examples and a last one that ends before the target.
-        zero_shot: templates that end where the target comes next, such as ``"The capital of {source} is"``.
         rivals: other reasons why a head may raise a target for a source: other relations, which explain the pairs that
             they also contain, and word lists, which explain the targets that they contain. Each is an object, the name
             of one of the package, or the path of a relation's file. Pairs that a rival explains are not scored.
@@ -106,7 +100,6 @@ class Relation(Wrapped):
     source: str = _NOT_GIVEN
     copying: bool = False
     few_shot: Sequence[str] = ()
-    zero_shot: Sequence[str] = ()
     rivals: Sequence[Rival | str | Path] = ()
 
     def __post_init__(self) -> None:
@@ -128,14 +121,13 @@ class Relation(Wrapped):
         if not pairs:
             raise ValueError(f"relation {self.name!r} has no pairs; give at least one (source, target)")
         object.__setattr__(self, "pairs", pairs)
-        for kind in ("few_shot", "zero_shot"):
-            templates = getattr(self, kind)
-            listed = isinstance(templates, Sequence) and not isinstance(templates, str)
-            if not listed or not all(isinstance(template, str) for template in templates):
-                raise ValueError(f"{kind} of relation {self.name!r} must be a list of templates, not {templates!r}")
-            for template in templates:
-                _check_template(template, kind, self.name)
-            object.__setattr__(self, kind, tuple(templates))
+        templates = self.few_shot
+        listed = isinstance(templates, Sequence) and not isinstance(templates, str)
+        if not listed or not all(isinstance(template, str) for template in templates):
+            raise ValueError(f"few_shot of relation {self.name!r} must be a list of templates, not {templates!r}")
+        for template in templates:
+            _check_template(template, self.name)
+        object.__setattr__(self, "few_shot", tuple(templates))
         for rival in entries(self.rivals, "rivals", "relations"):
             _check_rival(rival, self.name)
         object.__setattr__(self, "rivals", tuple(self.rivals))
@@ -145,8 +137,8 @@ class Relation(Wrapped):
     def load(cls, name_or_path: str | Path) -> Relation:
         """Load a relation of the package by its name, or from a JSON file that holds one object with its fields.
 
-        The object has ``name`` and ``pairs``, and optionally ``category``, ``source``, ``copying``, ``few_shot``,
-        ``zero_shot`` and ``rivals``. ``from_file`` takes pairs from the columns of a table.
+        The object has ``name`` and ``pairs``, and optionally ``category``, ``source``, ``copying``, ``few_shot`` and
+        ``rivals``. ``from_file`` takes pairs from the columns of a table.
 
         Args:
             name_or_path: a name from ``relation_names()``, or the path of a file.
@@ -317,14 +309,12 @@ def _fields(name_or_path: str | Path) -> dict[str, Any]:
 
 
 def _of_another_kind(file: Path, read: Any) -> str:
-    """What to do with a file that holds no relation: a table, a list of pairs, or something else."""
-    if isinstance(read, list) and read and isinstance(read[0], list):
-        return f"it is a list of lists; give mh.Relation({file.stem!r}, pairs=json.load(open({file.name!r})))"
+    """What to do with a file that holds no relation: a table, or something else."""
     if file.suffix.lower() in KINDS and not isinstance(read, dict):
         return f"it has {Table.of(file).listed()}; write Relation.from_file({file.name!r}, source=..., target=...)"
     return (
         'it must be a JSON file of one object with the keys "name" and "pairs"; "category", "source", "copying", '
-        f'"few_shot", "zero_shot" and "rivals" are optional{"" if read is None else f". It is {described(read)}"}'
+        f'"few_shot" and "rivals" are optional{"" if read is None else f". It is {described(read)}"}'
     )
 
 
@@ -350,26 +340,19 @@ def _check_rival(rival: Any, name: str) -> None:
 def _load_rival(rival: Rival | str | Path) -> Rival:
     if isinstance(rival, (Relation, WordList)):
         return rival
-    return load_word_list(str(rival)) if str(rival) in names("words") else Relation.load(rival)
+    return WordList(**content("words", str(rival))) if str(rival) in names("words") else Relation.load(rival)
 
 
-def _check_template(template: str, kind: str, name: str) -> None:
-    what = f"{kind} of relation {name!r} has {template!r}"
+def _check_template(template: str, name: str) -> None:
+    what = f"few_shot of relation {name!r} has {template!r}"
     if template.count("{source}") != 1:
         raise ValueError(f"{what}; a template must contain {{source}} exactly once")
-    if (
-        kind == "few_shot"
-        and not template.partition("{source}")[2].count(" {target}") == template.count("{target}") == 1
-    ):
+    if not template.partition("{source}")[2].count(" {target}") == template.count("{target}") == 1:
         raise ValueError(f'{what}; it must contain " {{target}}", with a space before it, once and after {{source}}')
-    if kind == "zero_shot" and ("{target}" in template or template != template.rstrip()):
-        raise ValueError(f"{what}; it must end, without a space, where the target comes next, and not name {{target}}")
 
 
 LEAST_PAIRS = 30
 """How many usable pairs a relation needs to label heads, and one of the package's to be scored."""
-Targets = Literal["single", "first"]
-"""Whether a target must be one token, or is represented by its first token."""
 
 
 @dataclass(eq=False)
@@ -379,7 +362,6 @@ class UsablePairs:
     relation: Relation
     pairs: list[tuple[str, str]] = field(default_factory=list)
     tokens: list[tuple[int | None, int]] = field(default_factory=list)  # None for a source of several
-    by_first: list[bool] = field(default_factory=list)  # whether the id is only the first token of the target
     lost: dict[str, list[str]] = field(default_factory=dict)  # pairs by the reason why they are left out
     explained: dict[str, int] = field(default_factory=dict)  # single-token pairs by the rival that explains them
     scored: bool = True  # whether there are enough pairs
@@ -399,7 +381,6 @@ def usable_pairs(
     tokenizer: Any,
     *,
     leading_space: bool = True,
-    targets: Targets = "single",
     any_source: bool = False,
     named: bool = False,
     min_pairs: int | None = 0,
@@ -419,9 +400,7 @@ def usable_pairs(
         usable = UsablePairs(relation, explained=dict.fromkeys(relation.explained, 0))
         explained = {name: set(pairs) for name, pairs in relation.explained.items()}
         for source, target in relation.pairs:
-            ids, first = (token(source), token(target)), False
-            if ids[1] is None and targets == "first":
-                ids, first = (ids[0], piece_ids(space + target, tokenizer)[0]), True
+            ids = token(source), token(target)
             if (any_source or ids[0] is not None) and ids[1] is not None:
                 if by := [name for name, pairs in explained.items() if (source, target) in pairs]:
                     usable.lost.setdefault(f"explained by {' and '.join(by)}", []).append(f"{source} -> {target}")
@@ -429,7 +408,6 @@ def usable_pairs(
                     continue
                 usable.pairs.append((source, target))
                 usable.tokens.append((ids[0], ids[1]))
-                usable.by_first.append(first)
                 continue
             several = ["target"] if any_source else ["source"] * (ids[0] is None) + ["target"] * (ids[1] is None)
             reason = f"{' and '.join(several)} of several tokens"

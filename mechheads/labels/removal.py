@@ -15,8 +15,6 @@ last position of few-shot prompts, best head first, and compared with random hea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,10 +23,10 @@ from jaxtyping import Float
 
 from mechheads.engine.head_sets import SetRuns, set_bar
 from mechheads.engine.job import Spec
-from mechheads.heads import HeadId, Heads, OfHeads, check_head, heads_as_given, random_sets
+from mechheads.heads import HeadId, Heads, heads_as_given, random_sets
 from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.labels.few_shot import few_shot_prompts
-from mechheads.labels.relations import Relation, RelationLike, load_relations
+from mechheads.labels.relations import RelationLike, load_relations
 from mechheads.limits import current
 from mechheads.messages.arguments import NotNegative, Positive
 from mechheads.messages.notices import until_interrupted
@@ -52,7 +50,7 @@ def cumulative_removal(
     ranking: Heads,
     *,
     intervention: InterventionLike = "zero",
-    controls: RelationLike | Iterable[RelationLike] = (),
+    controls: RelationLike | Sequence[RelationLike] = (),
     draws: NotNegative = 5,
     most: Positive | None = None,
     n: int = 24,
@@ -91,9 +89,8 @@ def cumulative_removal(
     [[0, 'relation'], [1, 'relation'], [2, 'relation'], [0, 'random 1'], [1, 'random 1'], [2, 'random 1']]
     """
     seed = current().seed
-    given = [controls] if isinstance(controls, (Relation, str, Path)) else list(controls)
-    loaded, *others = load_relations([relation, *given])
-    ranked = _check_order(ranking, model)
+    (loaded,), others = load_relations(relation), load_relations(controls) if controls else ()
+    ranked = heads_as_given(ranking, model.n_layers, model.n_heads)
     most = removal_limit(model.n_layers * model.n_heads) if most is None else most
     heads = ranked[:most]
     n_others = model.n_layers * model.n_heads - len(ranked)
@@ -106,7 +103,7 @@ def cumulative_removal(
     lines = {"relation": heads} | random
     if taken := [control.name for control in others if control.name in lines or is_random(control.name)]:
         raise ValueError(f"controls: another line of the table is called {taken[0]!r} too; rename that relation")
-    options = {"n": n, "shots": shots, "seed": seed}
+    options: dict[str, Any] = {"n": n, "shots": shots, "seed": seed}
     prompts, *others_prompts = (few_shot_prompts(model, each, **options) for each in (loaded, *others))
     runs = _last_token_runs(model, prompts, lines.values(), intervention)
     if (base := float(runs.base_value.mean())) < LEAST_ACCURACY:
@@ -145,28 +142,12 @@ def removal_limit(n_heads: int) -> int:
     return min(next((most for below, most in limits.items() if n_heads < below), 250), n_heads // 2)
 
 
-def _check_order(ranking: Heads, model: Model) -> tuple[HeadId, ...]:
-    """A ranking's heads, in its order."""
-    if isinstance(ranking, OfHeads):
-        return heads_as_given(ranking, model.n_layers, model.n_heads)
-    if isinstance(ranking, (str, HeadId)) or not isinstance(ranking, Iterable):
-        raise ValueError(f"ranking is {ranking!r}; give a list of heads, best first, such as scores.heads(30)")
-    each: Any = ranking
-    heads = tuple(check_head(head, model.n_layers, model.n_heads) for head in each)
-    if not heads:
-        raise ValueError("ranking is empty; give the relation's heads, best first")
-    if twice := [head for head, after in pairwise(sorted(heads)) if head == after]:
-        raise ValueError(f"ranking has {twice[0]} twice; name each head once")
-    return heads
-
-
 def _last_token_runs(
     model: Model, prompts: Prompts, sets: Iterable[Sequence[HeadId]], intervention: InterventionLike
 ) -> SetRuns:
     """Runs in which sets of these heads are ablated at the last token, measured by accuracy."""
     heads = sorted(set().union(*sets))
-    spec = Spec(prompts, as_intervention(intervention), accuracy, heads, positions="last")
-    return SetRuns(model, spec)
+    return SetRuns(model, Spec(prompts, as_intervention(intervention), accuracy, heads, positions="last"))
 
 
 def _empty(heads: Sequence[HeadId], prompts: Prompts) -> Float[np.ndarray, "k prompt"]:

@@ -11,15 +11,6 @@ are raw. Which E' a head reads differs between heads and between models, so each
 (``readings.py``), and the largest phi counts. The scales of norms are multiplied into the weights. All computations are
 in float32, without biases.
 
-| paper | here |
-|---|---|
-| relation R, its pairs (s, t) | ``Relation.pairs`` |
-| k, for copying relations | ``k``, ``k_copying`` |
-| E' | ``source``; ``"first_mlp"`` is the paper's |
-| raw weights | ``norm="raw"`` |
-| phi_R(h) | ``scores`` at layer, head, relation |
-| suppression score | the variable ``suppression`` |
-
 A hit is a coarse measure: a head that lifts every capital from rank 5,000 to 50 has no hits. So there is also a graded
 score, ``contrast``: how many standard deviations of its row a source raises its own target above the other targets of
 the relation, averaged over pairs (``Ranks.contrast``). It ranks heads by what they do in context far better than phi
@@ -51,7 +42,7 @@ from jaxtyping import Bool, Int
 from mechheads.heads import Heads, named_heads
 from mechheads.labels.ranks import HeadPath, Ranks, usual_k
 from mechheads.labels.readings import READINGS, Norm, Reading, Readings, Source
-from mechheads.labels.relations import Relations, Targets, load_relations, usable_pairs
+from mechheads.labels.relations import Relations, load_relations, usable_pairs
 from mechheads.ledger.key import Store
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive, Share, check_arguments
@@ -77,8 +68,6 @@ class ScoringSettings:
 
     Attributes:
         leading_space: whether words are tokenised with a leading space.
-        targets: ``"first"`` also uses targets of several tokens, by their first token; the variable ``by_first`` of
-            the scores marks these pairs.
         min_effect: scores below it, or of a single pair, are not tested: their p is 1.
         draws: the number of shuffles of the null, for relations of more than seven pairs.
 
@@ -92,7 +81,6 @@ class ScoringSettings:
     """
 
     leading_space: bool = True
-    targets: Targets = "single"
     min_effect: Share = 0.01
     draws: Positive = 9999
 
@@ -153,7 +141,7 @@ def relation_scores(
         a graded score: how many standard deviations of its row a source raises its target above the relation's other
         targets (negative if it lowers it), with the ``carried`` reading, or without that with the reading in which it
         is farthest from zero; and ``contrast_embedding`` and so on. Also ``n_pairs`` and ``relation_category``
-        (relation), and ``pair`` and ``by_first`` (relation, prompt). ``provenance["ledger"]`` lists for each relation
+        (relation), and ``pair`` (relation, prompt). ``provenance["ledger"]`` lists for each relation
         how many pairs were given and kept, and which were lost and why; ``provenance["no_reading"]`` lists why a model
         lacks a reading. After Ctrl-C the layers scored so far are returned and the others are NaN. With
         ``mh.settings(store=)``, the file keeps each layer, and the same call goes on.
@@ -194,7 +182,7 @@ class RelationScorer:
         named, self._named_heads = named_heads(heads, model.n_layers, model.n_heads)
         self._heads = [np.flatnonzero(of_layer).tolist() for of_layer in named]
         self._model, self._options, self._loaded = model, options, load_relations(relations)
-        words = {name: options[name] for name in ("leading_space", "targets", "min_pairs")}
+        words = {name: options[name] for name in ("leading_space", "min_pairs")}
         self._everything = usable_pairs(self._loaded, model.tokenizer, **words, named=relations is not None)
         self._scored = [usable for usable in self._everything if usable.scored]
         self._about = model.provenance()
@@ -361,7 +349,6 @@ class RelationScorer:
         words = [
             " -> ".join(usable.pairs[i]) if i < len(usable.pairs) else "" for usable in scored for i in range(longest)
         ]
-        by_first = [i < len(usable.pairs) and usable.by_first[i] for usable in scored for i in range(longest)]
         of_heads = {
             "null_phi": found["null"][0],
             "reading": _names(found["reading"][0]),
@@ -377,7 +364,6 @@ class RelationScorer:
             "n_pairs": ("relation", np.array([len(usable.pairs) for usable in scored])),
             "relation_category": ("relation", text_array([usable.relation.category or "" for usable in scored])),
             "pair": (("relation", "prompt"), text_array(words, (len(scored), longest))),
-            "by_first": (("relation", "prompt"), np.array(by_first).reshape(len(scored), longest)),
         }
 
 

@@ -161,7 +161,7 @@ def test_operations_are_started_for_layers_and_waves_not_for_heads(analysis: str
 
 def test_a_metric_of_many_copies_at_once_gives_what_it_gives_of_each(loaded: Callable[[str], mh.Model]) -> None:
     def squares(logits: torch.Tensor, context: Any) -> torch.Tensor:
-        return (logits[..., -1, :] - context.base[..., -1, :]).square().sum(-1)
+        return (logits[..., -1, :] - context.base_logits[..., -1, :]).square().sum(-1)
 
     each, together = (
         mh.ablate(loaded("gpt2"), TEXTS[0], metric=mh.metric(copies=copies)(squares)).values for copies in (False, True)

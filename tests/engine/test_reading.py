@@ -114,7 +114,7 @@ def test_a_metric_of_ones_own_may_read_every_row_of_a_pattern_or_z(small):
 
     @mh.metric(activation="L2H1.z", reads=2)
     def size(z, context):
-        return (z - context.base + 1).square().sum((1, 2))
+        return (z - context.base_logits + 1).square().sum((1, 2))
 
     effect = mh.activation_patch(small, PAIRS, metric=entropy)
     loop = Loop(small, lambda pattern: -(pattern * pattern.clamp_min(1e-30).log()).sum(-1).mean())

@@ -12,13 +12,12 @@ import pandas as pd
 import pytest
 
 import mechheads
-from mechheads.data import names
+from mechheads.data import content, names
 from mechheads.labels.relations import (
     CATEGORIES,
     Relation,
     WordList,
     load_relations,
-    load_word_list,
     relation_names,
     usable_pairs,
 )
@@ -69,7 +68,7 @@ def test_the_packages_relations_are_sound(name: str) -> None:
         assert all(source != target for source, target in relation.pairs)
     if relation.category == "Translation":
         assert len(sources) >= 200
-    assert len(relation.few_shot) == len(relation.zero_shot) == 2
+    assert len(relation.few_shot) == 2
     assert all(re.search(r"\w \{target\}|[:>=] \{target\}", template) for template in relation.few_shot)
 
 
@@ -163,7 +162,7 @@ def test_the_ledger_counts_what_each_rival_explains() -> None:
 
 
 def test_translations_have_rivals_that_leave_only_foreign_words() -> None:
-    english = load_word_list("english_words")
+    english = WordList(**content("words", "english_words"))
     assert names("words") == ("english_words",)
     assert "mechheads" in english.source
     assert list(english.words) == sorted(set(english.words))
@@ -216,14 +215,12 @@ def with_templates(**templates: Any) -> Relation:
         (lambda: Relation("r", " ", [("a", "b")]), "category of relation 'r' is ' '"),
         (lambda: Relation("r", [("a", "b")]), "category of relation 'r' is a list; give a name, and pairs as pairs="),
         (lambda: Relation("r", None, [("a", "b")], copying="no"), "copying is 'no'; give True or False"),
-        (lambda: with_templates(zero_shot=[3]), r"must be a list of templates, not \[3\]"),
+        (lambda: with_templates(few_shot=[3]), r"must be a list of templates, not \[3\]"),
         (lambda: with_templates(few_shot="{source} {target}"), "must be a list of templates"),
         (lambda: with_templates(few_shot=["from {source}"]), r"must contain \" \{target\}\".*after"),
         (lambda: with_templates(few_shot=["{source}: '{target}'"]), "with a space before it"),
         (lambda: with_templates(few_shot=["of {target}, {source}"]), "after {source}"),
         (lambda: with_templates(few_shot=["to {target}"]), "{source} exactly once"),
-        (lambda: with_templates(zero_shot=["{source} is "]), "without a space"),
-        (lambda: with_templates(zero_shot=["{source} is {target}"]), "not name {target}"),
         (
             lambda: with_templates(rivals=["english"]),
             "rivals of relation 'r' contain 'english'; .* english_words, .*mean",
@@ -248,13 +245,8 @@ PLAIN = {"name": "n", "category": None, "pairs": [["a", "b"]]}
     ("text", "message"),
     [
         (json.dumps(PLAIN | {"copying": "no"}), "copying is 'no'; give True or False"),
-        (json.dumps(PLAIN | {"zero_shot": 3}), "zero_shot of relation 'n' must be a list of templates, not 3"),
         ('{"hot": "cold"}', r"it must be .* \"name\" and \"pairs\"; .* It is a dict with the keys 'hot'"),
         ('{"name": "n", "category": "c", "pair": []}', "it must be a JSON file of one object"),
-        (
-            '[["hot", "cold"]]',
-            r"it is a list of lists; give mh.Relation\('bad', pairs=json.load\(open\('bad.json'\)\)\)",
-        ),
         ('[{"input": "hot", "output": "cold"}]', rf"{LISTED}; write Relation.from_file\('bad.json', source=..., targ"),
     ],
 )

@@ -236,7 +236,6 @@ def test_pairs_that_cannot_be_scored_are_told() -> None:
         *({name: 0} for name in ("k", "k_copying", "min_pairs", "draws")),
         {"min_effect": 2},
         {"norm": "soft"},
-        {"targets": "last"},
         {"source": "mlp"},
     ],
 )
@@ -269,19 +268,6 @@ def test_a_folded_norm_is_a_scale_of_what_is_read_and_of_what_is_written() -> No
     mine, raw = (relation_scores(model, relations(), norm=norm, **options) for norm in ("folded", "raw"))
     assert np.array_equal(mine.scores, relation_scores(folded, relations(), norm="raw", **options).scores)
     assert not np.array_equal(mine.scores, raw.scores)
-
-
-def test_targets_of_several_tokens_count_by_their_first_on_request() -> None:
-    relation = Relation("r", None, [("w1", "w2"), ("w3", "cat"), ("dog", "w4")])  # " cat" begins with w1
-    single = relation_scores(random_model(), relation, min_pairs=1)
-    first = relation_scores(random_model(), relation, scoring=ScoringSettings(targets="first"), min_pairs=1)
-    assert [scores.dataset["n_pairs"].item() for scores in (single, first)] == [1, 2]
-    assert first.dataset["by_first"].values.tolist() == [[False, True]]
-    assert first.provenance["ledger"]["r"]["lost"] == {"source of several tokens": ["dog -> w4"]}
-    by_token = relation_scores(random_model(), Relation("r", None, [("w3", "w1")]), min_pairs=1)
-    assert first.values is not None
-    assert by_token.values is not None
-    assert np.array_equal(first.values.values[..., 1], by_token.values.values[..., 0])
 
 
 def test_the_null_shuffles_targets() -> None:

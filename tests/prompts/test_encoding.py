@@ -12,7 +12,6 @@ import torch
 import transformers
 
 import mechheads as mh
-from mechheads.labels.relations import usable_pairs
 from mechheads.prompts.encoding import ids_after, piece_ids, single_token, text_ids, token_strings
 from mechheads.safety.openings import find_opening
 from support.tokenizers_of_others import KINDS, BesidePlain
@@ -78,13 +77,6 @@ def test_the_opening_of_a_refusal_is_that_after_the_template(known: Known) -> No
     for prompt in (CHAT, known.tokenizer(text, add_special_tokens=False)["input_ids"]):
         assert list(find_opening(known.model, mh.Prompts([prompt]), "I cannot help")) == wanted
         assert mh.Prompts([prompt], answer=["I"]).tokens(known.model).answer.tolist() == wanted[:1]
-
-
-def test_words_have_no_space_of_their_own(known: Known) -> None:
-    pairs = [("Italy", "Romeo"), ("Spain", "Madridista")]
-    (kept,) = usable_pairs([mh.Relation("words", "Knowledge", pairs)], known.model.tokenizer, targets="first")
-    wanted = [known.ids(f"x {target}")[len(known.ids("x")) :][0] for _, target in pairs]
-    assert [target for _, target in kept.tokens] == wanted
 
 
 def test_tokens_are_shown_with_their_spaces(known: Known) -> None:

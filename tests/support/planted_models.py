@@ -205,8 +205,7 @@ def make_language() -> tuple[tuple[Relation, ...], PreTrainedTokenizerFast]:
     relations = []
     for start, (name, category, target, few_shot) in zip(range(0, len(roots), PAIRS), RELATIONS, strict=False):
         pairs = [(source, target.format(source)) for source in roots[start : start + PAIRS]]
-        zero_shot = few_shot.partition(" {target}")[0]
-        relations.append(Relation(name, category, pairs, "made up", target == "{0}", [few_shot], [zero_shot]))
+        relations.append(Relation(name, category, pairs, "made up", target == "{0}", [few_shot]))
     related = [word for relation in relations for pair in relation.pairs for word in pair]
     words = list(dict.fromkeys([*_OTHER.split(), *related, *roots]))[: _VOCABULARY - len(SPECIAL)]
     return tuple(relations), word_tokenizer(words, "planted", _CONTEXT)

@@ -99,7 +99,7 @@ def prompts_of(planted: PlantedModel, name: str) -> tuple[list[Tensor], list[int
     texts = []
     for i in range(4):
         examples = [relation.few_shot[0].format(source=pairs[j][0], target=pairs[j][1]) for j in (10 + i, 20 + i)]
-        texts.append("\n".join([*examples, relation.zero_shot[0].format(source=pairs[i][0])]))
+        texts.append("\n".join([*examples, relation.few_shot[0].partition(" {target}")[0].format(source=pairs[i][0])]))
     encoded = [torch.tensor([planted.model.tokenizer(text).input_ids]) for text in texts]
     return encoded, ids(planted, [target for _, target in pairs[:4]])
 
