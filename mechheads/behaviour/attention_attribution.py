@@ -39,7 +39,7 @@ _NOTHING = 1e-12
 _REST = "everything else"
 _LISTED = 8
 """How many parts of each side are printed."""
-_OTHERS, _CORRUPTED = "others", "corrupted"
+_OTHERS = "others"
 _EACH_LAYER = ("mlp", "bias")
 
 
@@ -151,9 +151,8 @@ def attention_attribution(
         head: the head whose attention is attributed, such as ``"L16H0"``.
         query, key: the positions: a token index (from the end if negative), a name in the prompts' ``positions``, or
             the text of a token that each prompt has once (``" France"``). ``"last"`` is the last token.
-        against: what the score is compared with: ``"others"``, all other keys, as above; another key, given like
-            ``key``, by s(i, j) - s(i, k); or ``"corrupted"``, for pairs: the total as above minus that of the corrupted
-            side.
+        against: what the score is compared with: ``"others"``, all other keys, as above; or another key, named like
+            ``key``, by s(i, j) - s(i, k).
 
     Returns:
         The parts of both sides, and how the strongest of them meet. After Ctrl-C, of the prompts until then.
@@ -172,41 +171,36 @@ def attention_attribution(
     >>> bool(abs(why.parts("key")["score"].sum() - why.key.dataset["total"].mean()) < 1e-6)
     True
     """
-    found_head, runs = check_head(head, model.n_layers, model.n_heads), CachedRuns(model, prompts)
-    sides, places = _resolve(runs, query, key, against)
+    at = check_head(head, model.n_layers, model.n_heads)
+    tokens = CachedRuns(model, prompts).tokens["clean"]
+    places = _resolve(tokens, query, key, against)
     with torch.no_grad():
-        block = ScoringBlock(model, found_head, places.length)
+        block = ScoringBlock(model, at, places.length)
         _check_seen(block, places)
     step = _prompts_at_once(block, current().limits)
     starts = range(0, len(places), step)
-    found: list[_Parts] = []
+    parts: list[_Parts] = []
     with until_interrupted() as interrupts, torch.no_grad():
         for start in Bar(starts, desc="attributing attention", disable=len(starts) == 1, leave=False):
             some = slice(start, start + step)
-            found.append(
-                _Parts.of([ScoreParts(block, side.rows(some), places.rows(some)) for side in sides], block.scale)
-            )
-    interrupts.stop_unless(found)
-    interrupts.warn(f"{step * len(found)} of {len(places)} prompts", "the parts are of these")
-    tokens = sides[0].rows(slice(step * len(found)))
+            parts.append(_Parts.of(ScoreParts(block, tokens.rows(some), places.rows(some)), block.scale))
+    interrupts.stop_unless(parts)
+    interrupts.warn(f"{step * len(parts)} of {len(places)} prompts", "the parts are of these")
+    tokens = tokens.rows(slice(step * len(parts)))
     about = make_provenance(
         model,
-        {"head": found_head, "prompts": tokens, "n_prompts": len(tokens), "query": query, "key": key},
+        {"head": at, "prompts": tokens, "n_prompts": len(tokens), "query": query, "key": key},
         against=against,
-        heads=[HeadId(layer, other) for layer in range(found_head.layer) for other in range(model.n_heads)],
+        heads=[HeadId(layer, other) for layer in range(at.layer) for other in range(model.n_heads)],
         interrupted=interrupts.interrupted,
     )
-    return _result(model, found_head, tokens, _Parts.joined(found), about)
+    return _result(model, at, tokens, _Parts.joined(parts), about)
 
 
-def _resolve(runs: CachedRuns, query: Any, key: Any, against: Any) -> tuple[tuple[Tokens, ...], Places]:
-    """The prompts that are run, of one or both sides, and the positions in them."""
-    tokens = runs.tokens["clean"]
-    if against == _CORRUPTED and _CORRUPTED not in runs.tokens:
-        raise ValueError('against is "corrupted", which needs pairs of prompts; give mh.PromptPairs')
-    sides = (tokens, runs.tokens[_CORRUPTED]) if against == _CORRUPTED else (tokens,)
-    given = {"query": query, "key": key} | ({} if against in (_OTHERS, _CORRUPTED) else {"against": against})
-    at = {name: positions_of([where], tokens, f"{name}:")[:, 0] for name, where in given.items()}
+def _resolve(tokens: Tokens, query: Place, key: Place, against: Place) -> Places:
+    """The positions in each prompt."""
+    places = {"query": query, "key": key} | ({} if against == _OTHERS else {"against": against})
+    at = {name: positions_of([place], tokens, f"{name}:")[:, 0] for name, place in places.items()}
     for name, where in at.items():
         if (late := where > at["query"]).any():
             row = int(late.int().argmax())
@@ -218,7 +212,7 @@ def _resolve(runs: CachedRuns, query: Any, key: Any, against: Any) -> tuple[tupl
     if (alone := at["query"] == 0 if other is None else at["key"] == other).any():
         what = "the query is the first token" if other is None else "key and against are the same token"
         raise ValueError(f"prompt {int(alone.int().argmax())}: {what}, so there is no other key to compare with")
-    return sides, Places(at["query"], at["key"], other, int(at["query"].max()) + 1)
+    return Places(at["query"], at["key"], other, int(at["query"].max()) + 1)
 
 
 def _check_seen(block: ScoringBlock, places: Places) -> None:
@@ -245,26 +239,19 @@ def _prompts_at_once(block: ScoringBlock, limits: Limits) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Parts:
-    """The parts of some prompts: ``values`` [*part, side, prompt]; for pairs, ``vectors`` [part, side, prompt, d]."""
+    """The parts of some prompts: ``values`` [*part, side, prompt], and ``vectors`` [part, side, prompt, d]."""
 
     values: Mapping[str, Float[np.ndarray, "*part prompt"]]
     vectors: Float[np.ndarray, "part side prompt d"]
 
     @classmethod
-    def of(cls, runs: Sequence[ScoreParts], scale: float) -> _Parts:
-        """The parts in a run, minus those in the run of the other side if there is one: vectors of both stand side by
-        side, with those of q in the other run negative, so that products of q and k are differences."""
-
-        def joined(first: Tensor, *others: Tensor) -> Tensor:
-            signs = first.new_tensor([-1.0, 1.0])[:, None, None]
-            return torch.cat([first, *(signs * other for other in others)], dim=-1)
-
-        vectors = {name: joined(*(run.vectors[name] for run in runs)) for name in runs[0].vectors}
-        whole = joined(*(run.whole for run in runs))
-        values = {name: scale * (each * whole.flip(0)).sum(-1) for name, each in vectors.items()}
-        values["position_bias"] = runs[0].position_bias - sum(run.position_bias for run in runs[1:])
-        values["total"] = scale * whole.prod(0).sum(-1) + values["position_bias"]
-        values["attention"] = runs[0].attention
+    def of(cls, run: ScoreParts, scale: float) -> _Parts:
+        """The parts in a run."""
+        vectors = run.vectors
+        values = {name: scale * (each * run.whole.flip(0)).sum(-1) for name, each in vectors.items()}
+        values["position_bias"] = run.position_bias
+        values["total"] = scale * run.whole.prod(0).sum(-1) + run.position_bias
+        values["attention"] = run.attention
         biases = vectors["bias"].sum(0) + vectors["constant"]
         others = torch.stack([vectors["embedding"], vectors["position_embedding"], biases])
         parts = torch.cat([vectors["heads"].flatten(0, 1), vectors["mlp"], others])
@@ -280,7 +267,8 @@ class _Parts:
 
 def _result(model: Model, head: HeadId, tokens: Tokens, parts: _Parts, about: dict[str, Any]) -> AttentionAttribution:
     values = dict(parts.values)
-    of_heads, compared = values.pop("heads"), _compared(about["against"])
+    of_heads, against = values.pop("heads"), about["against"]
+    compared = f"the key {against}" if against != _OTHERS else "the other keys, weighted by the pattern"
 
     def side(at: int, name: Side) -> HeadScores:
         dims: dict[str, tuple[str, ...]] = dict.fromkeys(_EACH_LAYER, ("layer", "prompt"))
@@ -296,7 +284,7 @@ def _result(model: Model, head: HeadId, tokens: Tokens, parts: _Parts, about: di
         )
 
     return AttentionAttribution(
-        f"where {head} looks, {compared}",
+        f"where {head} looks, against {compared}",
         side(0, "query"),
         side(1, "key"),
         _pairs(_names(model, head.layer), parts.vectors, tokens.cluster),
@@ -309,14 +297,6 @@ def _every_layer(values: Float[np.ndarray, "some *rest"], model: Model) -> Float
     found = np.full((model.n_layers, *values.shape[1:]), np.nan)
     found[: len(values)] = values
     return found
-
-
-def _compared(against: Any) -> str:
-    if against == _OTHERS:
-        return "against the other keys, weighted by the pattern"
-    if against == _CORRUPTED:
-        return "against the other keys, weighted by the pattern, minus the same in the corrupted prompt"
-    return f"against the key {against}"
 
 
 def _names(model: Model, layers: int) -> list[str]:

@@ -162,9 +162,6 @@ def test_a_model_worked_out_by_hand(micro):
     assert why.query.dataset["total"].item() == pytest.approx(math.log(3), abs=1e-4)
     assert why.key.dataset["embedding"].item() == pytest.approx(math.log(3), abs=1e-4)
     assert why.key.dataset["attention"].item() == pytest.approx(3 / 5, abs=1e-4)
-    italy = mh.PromptPairs([" the France is"], [" the Italy is"])
-    both = mh.behaviour.attention_attribution(micro, italy, "L0H0", key=1, against="corrupted")
-    assert both.key.dataset["total"].item() == pytest.approx(math.log(3 / 2), abs=1e-4)
 
 
 def test_composed_keys_worked_out_by_hand(tmp_path):
@@ -195,14 +192,6 @@ def test_contrasts_are_differences(llama):
         for key, against in ((0, 1), (1, 2), (0, 2))
     )
     np.testing.assert_allclose(one + two, three, atol=1e-9)
-    pairs = mh.PromptPairs(TEXTS[:1], [" The capital of Italy is"])
-    clean, corrupted = (
-        mh.behaviour.attention_attribution(llama, side, "L2H1", key=3).query.dataset["values"]
-        for side in (pairs.clean, pairs.corrupted)
-    )
-    both = mh.behaviour.attention_attribution(llama, pairs, "L2H1", key=3, against="corrupted")
-    np.testing.assert_allclose(both.query.values, clean - corrupted, atol=1e-9)
-    assert "corrupted" in both.name and both.provenance["against"] == "corrupted"
 
 
 def test_named_parts_sum_to_the_total_and_are_said(llama):
@@ -240,7 +229,6 @@ def test_it_prints_the_largest_parts_of_each_side_and_which_intervals_include_0(
         ({"key": "lest"}, "key: position 'lest'; these prompts have last .* Did you mean \"last\""),
         ({"key": 3, "query": 2}, "key is token 3 of prompt 0, which comes after the query, token 2"),
         ({"key": 2, "against": 2}, "prompt 0: key and against are the same token"),
-        ({"key": 2, "against": "corrupted"}, "needs pairs of prompts; give mh.PromptPairs"),
         ({"key": 0, "query": 0}, "prompt 0: the query is the first token"),
         ({"key": 1.5}, r"key is 1\.5; it must be a whole number"),
     ],

@@ -164,12 +164,6 @@ FURTHER: dict[str, Analysis] = {
         of_fewer=True,
         read="query.values",
     ),
-    "attention in pairs": _A(
-        lambda model: mh.behaviour.attention_attribution(model, PAIRS, "L2H1", key=-2, against="corrupted"),
-        _OF_THESE,
-        of_fewer=True,
-        read="key.values",
-    ),
     "programs": _A(
         lambda model: mh.behaviour.test_program(
             model, [list(range(3, 60)), *_ROWS], {"L1H2": "induction", "L0H1": "previous"}, window=20
@@ -219,7 +213,6 @@ FURTHER: dict[str, Analysis] = {
 REPEATED = {"patch q", "patch v", "patch pattern", "uniform", "small parts", "frozen MLPs", "result"}
 REPEATED |= {"logits by source", "refusal tests", "contrast of gates", "labels"}
 REPEATED |= {"angle", "safety heads", "patch k", "two ablations", "safety heads by contribution", "matrix of paths"}
-REPEATED |= {"attention in pairs"}
 """Those that promise nothing that another does not, as they are made in the same way."""
 EVERY = ANALYSES | MORE | FURTHER
 TABLES = ("sets", "sahara", "faithfulness", "examples", "programs")
