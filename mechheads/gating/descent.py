@@ -45,7 +45,6 @@ class State:
     """The state of a descent on the logits of gates."""
 
     logits: Float[Tensor, "set layer head"]
-    good: Float[Tensor, "set layer head"]  # the last logits whose loss was finite
     first: Float[Tensor, "set layer head"]  # Adam's running mean of the gradient
     second: Float[Tensor, "set layer head"]  # and of its square
     done: int  # updates
@@ -59,11 +58,11 @@ class State:
         zeros = torch.zeros_like(logits)
         curve = torch.full((len(logits), updates), torch.nan)
         stopped = torch.zeros(len(logits), dtype=torch.long)
-        return cls(logits, logits, zeros, zeros, 0, stopped, curve, curve)
+        return cls(logits, zeros, zeros, 0, stopped, curve, curve)
 
     def to(self, device: torch.device) -> State:
         """The state with the tensors that the steps use on a device."""
-        return replace(self, **{name: getattr(self, name).to(device) for name in ("logits", "good", "first", "second")})
+        return replace(self, **{name: getattr(self, name).to(device) for name in ("logits", "first", "second")})
 
     def some(self, sets: Sequence[int]) -> State:
         """The state of some of the sets."""
@@ -108,11 +107,11 @@ class Descent:
 
 
 class NotFinite(Exception):
-    """The loss of a set, or its gradient, is no finite number; ``state`` is the one before that update."""
+    """The loss of a set, or its gradient, is no finite number at this update."""
 
-    def __init__(self, which: int, state: State) -> None:
-        super().__init__(which, state)
-        self.set, self.state = which, state
+    def __init__(self, which: int, update: int) -> None:
+        super().__init__(which, update)
+        self.set, self.update = which, update
 
 
 def descend(descent: Descent, state: State, *, seen: Callable[[State], None], name: str) -> State:
@@ -156,7 +155,7 @@ def _step(descent: Descent, state: State) -> State:
     gradient = gradient * gates * (1 - gates) - strength[:, None, None] * slope
     fine = total.isfinite() & gradient.isfinite().all(-1).all(-1)
     if not fine.all():
-        raise NotFinite(int(running[(~fine).nonzero()[0, 0]]), state)
+        raise NotFinite(int(running[(~fine).nonzero()[0, 0]]), state.done + 1)
     if fit.clip_gradient is not None:
         norm = gradient.flatten(1).norm(dim=1)[:, None, None]
         gradient = gradient * (fit.clip_gradient / (norm + 1e-6)).clamp(max=1)
@@ -178,7 +177,6 @@ def _step(descent: Descent, state: State) -> State:
     return replace(
         state,
         logits=put(state.logits, new),
-        good=put(state.good, logits),
         first=put(state.first, first),
         second=put(state.second, second),
         done=after,

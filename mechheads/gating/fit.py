@@ -1,4 +1,4 @@
-"""Causal head gating: a gate for every head, from three fits.
+"""Causal head gating: a gate for every head, from three fits, or from one to two variants of a task.
 
 | symbol | argument, setting (``FitSettings``) or result |
 |---|---|
@@ -54,18 +54,6 @@ from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance
 
 _CPU = torch.device("cpu")
-
-
-class LossNotFinite(ValueError):
-    """A fit stopped because a loss, or a gradient, is not a finite number.
-
-    Attributes:
-        gates: the last gates whose loss was finite.
-    """
-
-    def __init__(self, message: str, gates: Gates) -> None:
-        super().__init__(message)
-        self.gates = gates
 
 
 @dataclass(frozen=True)
@@ -141,7 +129,7 @@ def fit_gates(
         NaN for fits that have not begun.
 
     Raises:
-        LossNotFinite: if a loss is not finite; it names the update, and holds the last gates with a finite loss.
+        ValueError: if an argument does not fit, or the loss of a seed is no longer finite.
         RuntimeError: if a seed ends every worker that tries it; with a store, the same call goes on.
 
     Nam et al. 2025 (arXiv 2505.13737), section 3. The docstring of this function's module compares the paper, its
@@ -180,6 +168,93 @@ def fit_gates(
         return run_stages(whole, rows, store.open(model, {}, items=tokens.fingerprint(), **settings))
 
 
+@dataclass(frozen=True, eq=False)
+class _Difference:
+    """By how much the targets of one variant are less likely than those of the other, pair by pair."""
+
+    retained: TaskTokens
+    forgotten: TaskTokens
+    reduce: Reduce
+    most: float
+
+    def __call__(self, model: Model, gates: Tensor, items: Tensor, recompute: bool) -> Tensor:
+        kept, lost = (
+            log_probs(model, side.items(items).to(model.device), gates, reduce=self.reduce, recompute=recompute)
+            for side in (self.retained, self.forgotten)
+        )
+        return -(kept - lost).clamp(max=self.most)
+
+
+@analysis
+@torch.inference_mode(False)
+def contrast_gates(
+    model: Model,
+    retain: Task,
+    forget: Task,
+    *,
+    seeds: int | Sequence[int] = 10,
+    updates: int = 500,
+    batch: Positive = 64,
+    fit: FitSettings = USUAL,
+) -> Gates:
+    """Gates under which a model still does one variant of a task but not the other.
+
+    Args:
+        retain, forget: the two variants of the task; item i of both is the same question in two forms.
+        seeds, updates, batch, fit: as in ``fit_gates``. A negative ``fit.regularisation`` pulls gates shut.
+
+    Returns:
+        Gates of one fit, "contrast", for every seed. ``1 - gates.scores("contrast")`` is high for heads that the
+        forgotten variant needs and the retained variant does not.
+
+    Raises:
+        ValueError, RuntimeError: as in ``fit_gates``.
+
+    Nam et al. 2025 (arXiv 2505.13737), section 5. The gates maximise, with R the variant to retain, F the one to forget
+    and a pull that opens gates,
+
+        min(log p(y_R | x_R) - log p(y_F | x_F), 5)  +  lambda R(clip(logit))
+
+    for each pair. A gate that is shut at the end is shut because its head serves F and not R. The paper's text has
+    lambda above 0, its appendix -0.1, its code 0.1, which is the default here.
+
+    >>> capitals = mh.Task(["The capital of France is"], [" Paris"])
+    >>> spanish = mh.Task(["La capital de Francia es"], [" Par"])
+    >>> gates = mh.gating.contrast_gates(model, retain=capitals, forget=spanish, seeds=2, updates=1)
+    >>> gates["contrast"].shape
+    (2, 30, 9)
+    """
+    if len(retain) != len(forget):
+        raise ValueError(
+            f"retain has {len(retain)} items, forget has {len(forget)}; item i of both must be variants of one question"
+        )
+    rules, made = Rules(check_seeds(seeds), batch, fit), check_updates(updates, 1)
+    check_progress()
+    settings = rules.about(made, unused="lr_regularised")
+    retained, forgotten = _pair_up(usable_items(model, retain), usable_items(model, forget))
+    rows = rows_at_once(model, max((retained, forgotten), key=lambda side: side.ids.shape[1]))
+    rows = replace(rows, rows=max(1, rows.rows // 2))  # each pair takes a row of each variant
+    name = f"{retain.name} without {forget.name}"
+    items = f"{retained.fingerprint()} {forgotten.fingerprint()}"
+    stage = Stage(("contrast",), (Schedule(fit.regularisation, made[0], settings["lr"]),))
+    about = make_provenance(model, settings, task=name, items=items, n_items=len(retained))
+    loss = _Difference(retained, forgotten, fit.reduce, fit.clip_difference)
+    whole = Fit(model, loss, len(retained), [stage], rules, name, about)
+    with Store(current().store, analysis="contrast_gates") as store:
+        return run_stages(whole, rows, store.open(model, {}, items=items, **settings))
+
+
+def _pair_up(retain: TaskTokens, forget: TaskTokens) -> tuple[TaskTokens, TaskTokens]:
+    """The items that can be used in both variants, in order of length."""
+    both = sorted(set(retain.kept) & set(forget.kept))
+    if not both:
+        index, why = next(iter({**retain.rejected, **forget.rejected}.items()))
+        raise ValueError(f"retain and forget: no item can be used in both variants; item {index}: {why}")
+    sides = [side.items(torch.tensor([side.kept.index(item) for item in both])) for side in (retain, forget)]
+    order = torch.argsort(sides[0].lengths + sides[1].lengths, stable=True)
+    return sides[0].items(order), sides[1].items(order)
+
+
 def run_stages(fit: Fit, rows: Rows, ledger: Ledger | None) -> Gates:
     """The gates after all stages, each from the end of the one before; a ledger keeps ``rows``, for equal bits."""
     model, seeds, stage = fit.model, fit.rules.seeds, fit.stages[0]
@@ -211,16 +286,15 @@ def run_stages(fit: Fit, rows: Rows, ledger: Ledger | None) -> Gates:
             model.backend.with_frozen_weights(descend_stages)
     except NotFinite as error:
         name, seed = stage.fits[error.set // len(seeds)], seeds[error.set % len(seeds)]
-        raise LossNotFinite(
-            f"the loss of seed {seed} is not finite at update {error.state.done + 1} of the fit {name!r}; this error's "
-            "gates are the last with a finite loss. A lower learning rate, or the model in float32, may help",
-            _gather(fit, states, {stage.name: error.state.good}, interrupted=True),
+        raise ValueError(
+            f"the loss of seed {seed} is not finite at update {error.update} of the fit {name!r}; a lower learning "
+            "rate, or the model in float32, may help"
         ) from error
     interrupts.warn(
         _reached(states.get(stage.name), stage, fit),
         "" if ledger is None else f"the same call continues from {ledger.path}",
     )
-    gates = _gather(fit, states, {}, interrupted=interrupts.interrupted)
+    gates = _gather(fit, states, interrupted=interrupts.interrupted)
     stuck = ", ".join(f"seed {seed} of the fit {name!r}" for name, far in gates.stuck.items() for seed in far)
     if stuck and not interrupts.interrupted:
         warn(
@@ -260,12 +334,7 @@ def _descend_by_workers(
             seen(state)
             bar.update()
 
-        try:
-            return each_by_workers(workers, setup_of_each(model, fit_seed), units, take)
-        except NotFinite as error:
-            sets = tuple(range(error.set % len(seeds), len(state.logits), len(seeds)))
-            whole = state.put(sets, error.state.to(model.device))
-            raise NotFinite(error.set, replace(whole, done=error.state.done)) from error
+        return each_by_workers(workers, setup_of_each(model, fit_seed), units, take)
 
 
 def _fit_seed(
@@ -277,7 +346,7 @@ def _fit_seed(
     try:
         return model.backend.with_frozen_weights(run).to(_CPU)
     except NotFinite as error:
-        raise NotFinite(unit.sets[error.set], error.state.to(_CPU)) from error
+        raise NotFinite(unit.sets[error.set], error.update) from error
 
 
 def _reached(state: State | None, stage: Stage, fit: Fit) -> str:
@@ -295,14 +364,8 @@ def start_logits(seeds: Sequence[int], n_layers: int, n_heads: int) -> Float[Ten
     return torch.tensor(logit(drawn.clip(1e-6, 1 - 1e-6)), dtype=torch.float32)
 
 
-def _gather(
-    fit: Fit,
-    states: Mapping[str, State],
-    instead: Mapping[str, Float[Tensor, "set layer head"]],
-    *,
-    interrupted: bool,
-) -> Gates:
-    """The result so far; ``instead`` has logits to use instead of a stage's own, by the name of the stage."""
+def _gather(fit: Fit, states: Mapping[str, State], *, interrupted: bool) -> Gates:
+    """The result so far."""
     model, seeds = fit.model, fit.rules.seeds
     most = max(stage.most for stage in fit.stages)
     gates, curves, made = [], [], []
@@ -312,7 +375,7 @@ def _gather(
         if state is None:
             state = State.begin(torch.full((math.prod(n), model.n_layers, model.n_heads), torch.nan), stage.most)
         not_begun = (state.updates == 0)[:, None, None].to(state.logits.device)
-        logits = instead.get(stage.name, state.logits.masked_fill(not_begun, torch.nan)).double().cpu()
+        logits = state.logits.masked_fill(not_begun, torch.nan).double().cpu()
         gates.append(logits.sigmoid().unflatten(0, n))
         both = torch.stack([state.loss, state.objective])
         wide = torch.nn.functional.pad(both, (0, most - both.shape[-1]), value=torch.nan)

@@ -218,14 +218,11 @@ class Gates(TableResult):
 
     @property
     def table(self) -> pd.DataFrame:
-        """The same as ``losses``."""
-        return self.losses
-
-    @property
-    def losses(self) -> pd.DataFrame:
         """The curves, one row per fit, seed and update (counted from 1): loss and objective."""
         table = self.dataset[["loss", "objective"]].to_dataframe().dropna().reset_index()
         return table.assign(update=table["update"] + 1)
+
+    losses = table
 
     def scores(self, fit: str) -> HeadScores:
         """The gates of one fit as head scores: means over seeds, with intervals between 0 and 1.

@@ -78,19 +78,13 @@ class Roles(TableResult, Mapping[str, HeadScores]):
     def __len__(self) -> int:
         return len(self.scores)
 
-    def always(self, threshold: float = 0.5) -> dict[str, float]:
-        """Share of heads that have a role at least this strongly in every seed, for each role."""
-        return {role: float(self._reached(role, threshold).all(-1).mean()) for role in self}
-
-    def any(self, threshold: float = 0.5) -> dict[str, float]:
-        """Share of heads that have a role at least this strongly in some seed, for each role."""
-        return {role: float(self._reached(role, threshold).any(-1).mean()) for role in self}
-
     def shares(self, threshold: float = 0.5) -> pd.DataFrame:
-        """Shares of heads with each role: ``always`` (in every seed), ``any`` (in some seed), ``mean`` (over seeds)."""
-        mean = {role: float(self._reached(role, threshold).mean()) for role in self}
-        columns = {"always": self.always(threshold), "any": self.any(threshold), "mean": mean}
-        return pd.DataFrame(columns).rename_axis("role").reset_index()
+        """Shares of heads that have each role at least this strongly: ``always`` (in every seed), ``any`` (in some
+        seed) and ``mean`` (over seeds).
+        """
+        reached = {role: self._reached(role, threshold) for role in self}
+        rows = [(role, has.all(-1).mean(), has.any(-1).mean(), has.mean()) for role, has in reached.items()]
+        return pd.DataFrame(rows, columns=["role", "always", "any", "mean"])
 
     def to_dataframe(self) -> Rows:
         """One row per head: layer, head, and for each role the mean over seeds and its interval, ``_low``, ``_high``.
@@ -117,10 +111,10 @@ class Roles(TableResult, Mapping[str, HeadScores]):
 
     def _shown(self) -> tuple[pd.DataFrame, list[str]]:
         try:
-            always, in_some = self.always(), self.any()
+            shares = self.shares().to_dict("records")
         except ValueError as error:
             return pd.DataFrame(), [str(error)]
-        notes = [f"{role}: always {always[role]:.0%}, any {in_some[role]:.0%}" for role in self]
+        notes = [f"{row['role']}: always {row['always']:.0%}, any {row['any']:.0%}" for row in shares]
         return self.to_dataframe().nlargest(10, ROLES[0]), [*notes, f"The ten with the largest {ROLES[0]}:"]
 
 

@@ -196,13 +196,6 @@ class TaskTokens(Wrapped):
         rejected = f", {len(self.rejected)} rejected" if self.rejected else ""
         return f"<TaskTokens of {n} item{'s' * (n != 1)}, up to {pos} each{rejected}>"
 
-    @property
-    def predicts(self) -> Bool[Tensor, "item pos"]:
-        """True if the *next* token belongs to the target: the positions whose predictions count."""
-        import torch
-
-        return torch.nn.functional.pad(self.is_target[:, 1:], (0, 1))
-
     def items(self, which: Int[Tensor, " some"]) -> TaskTokens:
         """The tokens of some of the items, padded to the longest of them."""
         at, width = which.tolist(), int(self.lengths[which].max())

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mechheads.behaviour.windows import LEAST_WINDOW, Texts, texts_or_ids, windows_of
-from mechheads.gating.shipped import relation_task, task_of
 from mechheads.gating.task import Task
+from mechheads.gating.tasks import relation_task, task_of
 from mechheads.io.rows import columns_called
 from mechheads.io.text import file_sha256
 from mechheads.labels.relations import Relation, load_relations, usable_pairs

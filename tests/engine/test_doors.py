@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-from mechheads.gating.shipped import load_task
+from mechheads.gating.tasks import load_task
 from mechheads.generation.generate import generate
 from mechheads.labels import Relation
 from mechheads.metrics import METRICS, MetricInfo

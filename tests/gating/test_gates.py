@@ -20,7 +20,6 @@ from torch import Tensor
 import mechheads as mh
 from mechheads.gating import (
     FitSettings,
-    LossNotFinite,
     Task,
     contrast_gates,
     fit,
@@ -36,7 +35,6 @@ from mechheads.gating.gates import (
     log_probs,
     parts,
     rows_at_once,
-    shared_row,
     value_and_gradient,
 )
 from support import gated_micro, oracles
@@ -181,7 +179,7 @@ def test_gates_of_one_change_nothing_at_all(small: mh.Model, monkeypatch: pytest
     monkeypatch.setattr(gates_module, "_gate", lambda z, gates: z)
     for read, logits in found.items():
         torch.testing.assert_close(logits, gated(read), atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(logits, own[:, -read:], atol=1e-5, rtol=1e-5)  # what texts share stands in one row
+        torch.testing.assert_close(logits, own[:, -read:], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("analysis", [task_log_prob, partial(task_log_prob, off="L0H1"), fit_gates])
@@ -190,36 +188,6 @@ def test_a_model_that_computes_something_else_than_gates_run_is_refused(tiny, an
     model.model.unembed.register_forward_hook(lambda module, given, out: -1.5 * out)
     with pytest.raises(ValueError, match="what gates give for item 0 is not that of the model's own forward pass"):
         analysis(model, Task([" The capital of France is", " no"], [" Paris", " yes"]))
-
-
-def test_texts_in_one_row_see_themselves_and_share_what_they_begin_with() -> None:
-    ids = torch.tensor([[5, 6, 7, 8], [5, 6, 9, 0], [5, 1, 9, 9]])
-    row = shared_row(ids, torch.tensor([4, 3, 3]))
-    assert row is not None
-    assert ids[row.item, row.position].tolist() == [5, 6, 7, 8, 9, 1, 9]
-    assert row.index.tolist() == [[0, 1, 2, 3], [0, 1, 4, 0], [0, 5, 6, 0]]
-    seen = [row.seen[at].nonzero()[:, 0].tolist() for at in range(7)]
-    assert seen == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 4], [0, 5], [0, 5, 6]]
-    assert shared_row(torch.tensor([[1, 2], [3, 4]]), torch.tensor([2, 2])) is None
-    assert shared_row(torch.arange(400).view(2, 200) % 200, torch.tensor([200, 200])) is None
-
-
-@pytest.mark.parametrize("recompute", [False, True])
-def test_one_row_gives_the_gradients_of_a_row_each(
-    small: mh.Model, monkeypatch: pytest.MonkeyPatch, recompute: bool
-) -> None:
-    tokens = TEXTS.tokens(small)
-    gates = torch.rand(2, small.n_layers, small.n_heads, generator=torch.Generator().manual_seed(0))
-
-    def found() -> tuple[Tensor, Tensor]:
-        leaf = gates.clone().requires_grad_()
-        values = log_probs(small, tokens, leaf, recompute=recompute)
-        return values.detach(), torch.autograd.grad(values.sum(), leaf)[0]
-
-    together = found()
-    monkeypatch.setattr(gates_module, "shared_row", lambda ids, ends: None)
-    for one, each in zip(together, found(), strict=True):
-        torch.testing.assert_close(one, each, atol=1e-5, rtol=1e-4)
 
 
 def test_rejected_items_are_not_measured(llama: mh.Model) -> None:
@@ -500,21 +468,13 @@ def test_a_loss_that_is_not_finite_stops_the_fit(
     seen = []
 
     def spoilt(model: mh.Model, tokens: Any, gates: Tensor, **rest: Any) -> Tensor:
-        seen.append(gates.detach().double().numpy().copy())
+        seen.append(gates)
         value = log_probs(model, tokens, gates, **rest)
         return value * torch.nan if len(seen) > calls else value
 
     monkeypatch.setattr(fit, "log_probs", spoilt)
-    with pytest.raises(LossNotFinite, match=f"seed 0 is not finite at update {update} of the fit '{fit_name}'") as info:
+    with pytest.raises(ValueError, match=f"loss of seed 0 is not finite at update {update} of the fit '{fit_name}'"):
         fit_gates(llama, TEXTS, **options)
-    gates = info.value.gates
-    last = seen[-2][:2] if fit_name == "none" or update > 1 else seen[-1][:2]  # the gates of the last finite loss
-    np.testing.assert_allclose(gates[fit_name], last, atol=1e-6)
-    assert np.isnan(gates["drop"]).all() == (fit_name == "none")
-    assert int(gates.dataset["updates"].sel(fit=fit_name)[0]) == update - 1
-
-
-# Results
 
 
 # Two variants of a task

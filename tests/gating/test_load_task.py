@@ -10,7 +10,7 @@ import pytest
 
 import mechheads as mh
 from mechheads.gating import load_task
-from mechheads.gating.shipped import needs_model, task_of
+from mechheads.gating.tasks import needs_model, task_of
 
 ROWS = [{"id": i, "q": f"{i} + 1 =", "a": f" {i + 1}", "kind": i % 2} for i in range(20)]
 

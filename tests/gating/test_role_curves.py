@@ -13,7 +13,6 @@ from mechheads.gating import ROLES, Task, head_roles, role_curve
 from mechheads.gating.gates import log_probs
 from support.gated_micro import HURTS, NEEDED, capitals, log_p
 from support.made_gates import made_gates
-from support.made_workers import MadeWorkers, pressing
 
 TEXTS = Task([" The capital of France is", " no", " a big dog"], [" Paris", " yes cat", " gave"], cluster=list("abc"))
 
@@ -94,16 +93,6 @@ def test_keys_that_heads_share_cannot_be_changed_head_by_head(llama: mh.Model) -
         role_curve(llama, TEXTS, random_gates(llama), counts=[3, 12], draws=0, intervention=Keys())
 
 
-def test_over_seeds_each_has_its_own_gates_and_order(llama: mh.Model) -> None:
-    gates = random_gates(llama)
-    found = role_curve(llama, TEXTS, gates, counts=[4], over="seeds", draws=1)
-    assert found.values.shape == (4, 3)
-    for seed in range(3):
-        alone = made_gates(gates["keep"][[seed]], gates["drop"][[seed]])
-        one = role_curve(llama, TEXTS, alone, counts=[4], draws=0)
-        np.testing.assert_allclose(found.values[:3, seed], one.table["score"], atol=5e-5)
-
-
 def test_the_band_is_of_the_random_orders(llama: mh.Model) -> None:
     found = role_curve(llama, TEXTS, random_gates(llama), counts=[0, 3], draws=4)
     lines = found.table.pivot(index="which", columns="k", values="score")
@@ -139,28 +128,6 @@ def test_it_says_where_it_comes_from(llama: mh.Model) -> None:
     assert "<table" in found._repr_html_()
 
 
-@pytest.mark.parametrize("over", ["items", "seeds"])
-def test_workers_measure_the_curves_of_one_process_to_the_bit(llama: mh.Model, over: Any) -> None:
-    given: dict[str, Any] = {"counts": [0, 2, 5], "draws": 2, "over": over}
-    workers = MadeWorkers(2)
-    ours = mh.settings(workers=workers)(role_curve)(llama, TEXTS, random_gates(llama), **given)
-    alone = role_curve(llama, TEXTS, random_gates(llama), **given)
-    measured = [str(unit) for batch in workers.computed for unit in batch]
-    assert measured.count("the curve of random 2") == (1 if over == "items" else 3)
-    assert ours.table.equals(alone.table)
-    assert ours.values.tobytes() == alone.values.tobytes()
-    assert ours.provenance | {"call": ""} == alone.provenance | {"call": ""}
-
-
-@pytest.mark.usefixtures("terminal")
-def test_ctrl_c_finishes_the_curves_in_flight(llama: mh.Model) -> None:
-    workers, _ = pressing(1, at=1)
-    with pytest.warns(UserWarning, match="interrupted after [12] of 4 curves; the rest are NaN"):
-        found = mh.settings(workers=workers)(role_curve)(llama, TEXTS, random_gates(llama), counts=[2], draws=1)
-    assert int(found.table["score"].notna().sum()) == len(workers.computed) < 4
-    assert found.interrupted
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -168,7 +135,6 @@ def test_ctrl_c_finishes_the_curves_in_flight(llama: mh.Model) -> None:
         ({"counts": [0]}, "counts are"),
         ({"counts": []}, "counts are"),
         ({"counts": 0}, "counts is 0"),
-        ({"over": "heads"}, "over is 'heads'"),
         ({"draws": -1}, "draws is -1"),
         ({"reduce": "max"}, "reduce is 'max'"),
     ],
@@ -188,5 +154,3 @@ def test_gates_must_be_of_this_model_and_whole(llama: mh.Model, micro: mh.Model)
     part = made_gates(np.ones((1, 3, 4)), np.ones((1, 3, 4)), interrupted=True)
     with pytest.raises(ValueError, match="the fit of gates was interrupted"):
         role_curve(llama, TEXTS, part)
-    with pytest.raises(ValueError, match="needs roles with the 3 seeds"):
-        role_curve(llama, TEXTS, random_gates(llama), head_roles(random_gates(llama, 2)), over="seeds")

