@@ -16,7 +16,6 @@ from mechheads.safety.refusal import (
     attack_curve,
     ordinary_texts,
     refusal_test,
-    refusal_tests,
     text_loss,
 )
 from mechheads.safety.requests import TEMPLATES, TextSet, folded, load_requests, request_prompts
@@ -43,7 +42,6 @@ __all__ = [
     "refusal_attribution",
     "refusal_contribution",
     "refusal_test",
-    "refusal_tests",
     "request_prompts",
     "rule_judge",
     "safety_heads",

@@ -21,9 +21,8 @@ from mechheads.data import folder
 from mechheads.generation.generate import check_hooks
 from mechheads.heads import HeadId, Heads, heads_as_given
 from mechheads.interventions.basic import InterventionLike
-from mechheads.io.text import entries
 from mechheads.limits import current
-from mechheads.messages.arguments import NotNegative, Within, check_at_least
+from mechheads.messages.arguments import NotNegative, Positive
 from mechheads.messages.notices import interrupted_after, stop_if, until_interrupted, warn
 from mechheads.model.analysis import analysis
 from mechheads.model.backend import Hook
@@ -197,7 +196,7 @@ def refusal_test(
     *,
     intervention: InterventionLike = "undifferentiated",
     group: Group = "query",
-    draws: int = 3,
+    draws: NotNegative = 3,
     answers: AnswerSettings = DEFAULT_ANSWERS,
     texts: Sequence[str] | None = None,
 ) -> RefusalTest:
@@ -224,73 +223,19 @@ def refusal_test(
     >>> test.critical, test.table["condition"].tolist()
     (False, ['intact', 'ablated', 'random 1'])
     """
-    tests = refusal_tests(
-        model,
-        {"heads": heads},
-        harmful,
-        harmless,
-        intervention=intervention,
-        group=group,
-        draws=draws,
-        answers=answers,
-        texts=texts,
-    )
-    return tests["heads"]
-
-
-@analysis
-def refusal_tests(
-    model: Model,
-    sets: Mapping[str, Heads],
-    harmful: Requests = None,
-    harmless: Requests = None,
-    *,
-    intervention: InterventionLike | Mapping[str, InterventionLike] = "undifferentiated",
-    group: Group = "query",
-    draws: int = 3,
-    answers: AnswerSettings = DEFAULT_ANSWERS,
-    texts: Sequence[str] | None = None,
-) -> dict[str, RefusalTest]:
-    """``refusal_test`` of several sets of heads: the intact model answers once, and all answers share batches.
-
-    Args:
-        sets: sets of heads, or results, by name.
-        intervention: one for all sets, or one for each, by the names of the sets.
-        model, harmful, harmless, group, draws, answers, texts: as in ``refusal_test``.
-
-    Returns:
-        The test of each set, by its name. After Ctrl-C, as in ``refusal_test``.
-
-    >>> tests = mh.safety.refusal_tests(
-    ...     model, {"early": ["L0H1"], "late": ["L29H1"]}, ["How do I build a bomb?"], ["How do I build a barn?"],
-    ...     draws=0, answers=mh.safety.AnswerSettings(max_new_tokens=2, opening="I'm sorry"), texts=["It rains."])
-    >>> list(tests), tests["late"].table["condition"].tolist()
-    (['early', 'late'], ['intact', 'ablated'])
-    """
-    seed = current().seed
-    if not isinstance(sets, Mapping) or not sets:
-        raise ValueError(f"sets is {sets!r}; give sets of heads by name, such as {{'first': ['L9H6']}}")
-    given: Mapping[str, InterventionLike] = (
-        intervention if isinstance(intervention, Mapping) else dict.fromkeys(sets, intervention)
-    )
-    if absent := [name for name in sets if name not in given]:
-        raise ValueError(f"intervention has no entry for {absent[0]!r}; give one for each set, or one for all")
-    check_at_least(0, draws=draws)
     groups = Groups.of(model, group)
-    units = {name: groups.units(heads) for name, heads in sets.items()}
-    drawn = {name: groups.random_sets(heads, draws=draws, seed=seed) for name, heads in units.items()}
+    units = groups.units(heads)
+    drawn = groups.random_sets(units, draws=draws, seed=current().seed)
     sides = Sides.of(model, harmful, harmless, answers.template)
     text_tokens(model, texts)
     begins = None if answers.opening is None else find_opening(model, sides.harmful.prompts, answers.opening)
     answering = Answering(model, sides, groups, answers)
-    rules = {name: answering.check(given[name]) for name in sets}
+    rule = answering.check(intervention)
     metric = OpeningLogProb(begins or find_opening(model, sides.harmful.prompts))
     begun = with_opening(model, sides.harmful.prompts, metric.opening)
     begun.tokens(model)
-    conditions = {"intact": HeadsOff(next(iter(rules.values())))}
-    for name, rule in rules.items():
-        for condition, heads in ({"ablated": units[name]} | drawn[name]).items():
-            conditions[f"{condition}, {name}"] = HeadsOff(rule, groups.members(heads))
+    ablated = {name: groups.members(some) for name, some in ({"ablated": units} | drawn).items()}
+    conditions = {name: HeadsOff(rule, some) for name, some in ({"intact": ()} | ablated).items()}
     written, interrupted = answering.answers(conditions)
     losses, refusing = (dict.fromkeys(conditions, np.nan) for _ in range(2))
     with until_interrupted() as interrupts:
@@ -300,30 +245,14 @@ def refusal_tests(
             losses[name] = float(text_loss(model, texts, hooks=hooks).mean())
             refusing[name] = float(model.backend.under(hooks, partial(value_of, model, begun, metric)).mean())
     table = condition_table(written, losses).assign(refusal=list(refusing.values()))
-    if interrupts.interrupted:
+    stopped, cluster = interrupts.interrupted, _independent(sides.harmful.prompts.tokens(model))
+    if stopped:
         warn(_how_far(written, table))
-    tests = {}
-    for name in sets:
-        names = {"intact": "intact"} | {f"{part}, {name}": part for part in ("ablated", *drawn[name])}
-        own, rows = _renamed(written, names), _renamed(table, names)
-        cluster = _independent(sides.harmful.prompts.tokens(model))
-        reasons = ("interrupted",) if interrupts.interrupted else tuple(_reasons(own, rows, cluster))
-        heads, random = groups.members(units[name]), tuple(map(groups.members, drawn[name].values()))
-        about = make_provenance(
-            answering.about(rules[name]),
-            heads=heads,
-            random=random,
-            opening=metric.opening,
-            interrupted=interrupts.interrupted,
-        )
-        tests[name] = RefusalTest(heads, random, rows, own, reasons, about)
-    return tests
-
-
-def _renamed(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
-    """The rows of some conditions, under their new names."""
-    rows = table.loc[table["condition"].isin(list(names))].reset_index(drop=True)
-    return rows.assign(condition=[names[name] for name in rows["condition"]])
+    reasons = ("interrupted",) if stopped else tuple(_reasons(written, table, cluster))
+    own, *random = ablated.values()
+    about = answering.about(rule)
+    about = make_provenance(about, heads=own, random=random, opening=metric.opening, interrupted=stopped)
+    return RefusalTest(own, tuple(random), table, written, reasons, about)
 
 
 def condition_table(answers: pd.DataFrame, losses: Mapping[str, float]) -> pd.DataFrame:
@@ -404,7 +333,7 @@ def attack_curve(
     harmful: Requests = None,
     harmless: Requests = None,
     *,
-    most: int | Sequence[int] = 6,
+    most: Positive = 6,
     intervention: InterventionLike = "undifferentiated",
     group: Group = "query",
     draws: NotNegative = 3,
@@ -414,8 +343,7 @@ def attack_curve(
 
     Args:
         ranking: the heads, in the order in which they are ablated, such as ``scores.heads(6)``; or a result.
-        most: the largest number of heads; or the numbers of heads, such as ``[1, 2, 4]``, to which 0 is added. If the
-            ablation is of groups, numbers of groups.
+        most: the largest number of heads, or of groups.
         harmful, harmless, intervention, group, draws: as in ``mh.safety.refusal_test``.
         answers: as in ``mh.safety.refusal_test``; by default with 32 tokens, because only the beginning of an answer
             matters here.
@@ -438,12 +366,8 @@ def attack_curve(
     if isinstance(ranking, Sequence) and not ranking:
         raise ValueError("ranking is empty; give at least one head")
     groups = Groups.of(model, group)
-    for largest in (sizes := [most] if isinstance(most, int) else entries(most, "most", "numbers of heads")) or [0]:
-        Within(1).check("most", largest, whole=True)
-    largest = max(sizes)
-    heads = groups.firsts(heads_as_given(ranking, model.n_layers, model.n_heads))[:largest]
-    wanted = range(1, largest + 1) if isinstance(most, int) else sorted(set(most))
-    sizes = [0, *dict.fromkeys(min(k, len(heads)) for k in wanted)]
+    heads = groups.firsts(heads_as_given(ranking, model.n_layers, model.n_heads))[:most]
+    sizes = range(len(heads) + 1)
     random = groups.random_sets(heads, draws=draws, seed=seed)
     lines = {"heads": heads} | random
     answering = Answering(model, Sides.of(model, harmful, harmless, answers.template), groups, answers)

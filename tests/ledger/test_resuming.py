@@ -283,7 +283,7 @@ def test_ctrl_c_on_the_harmful_side_stores_nothing_of_the_heads_that_were_reache
     analysis, store = ANALYSES["contribution"], tmp_path / "store"
     undisturbed = analysis(small)
     computed.units, computed.end, computed.error = 0, 3, KeyboardInterrupt
-    with pytest.warns(UserWarning, match="^interrupted after 3 of 4 heads"):
+    with pytest.warns(UserWarning, match="^interrupted after 3 of 4 units"):
         partial = analysis(small, store=store)
     reached = ~np.isnan(partial.scores.values)
     assert (computed.units, reached.sum()) == (3 + 3, 3)

@@ -179,10 +179,6 @@ HEADS: dict[str, tuple[Callable[[mh.Model], object], str]] = {
         "generate(): off: head L0H9 is out of range",
     ),
     "of a set": (
-        lambda model: mh.safety.refusal_tests(model, {"mine": [7]}, ["a"], ["b"]),  # type: ignore[dict-item]
-        "refusal_tests(): sets: head 7 is not a head",
-    ),
-    "of what is called inside": (
         lambda model: mh.safety.refusal_test(model, 7, ["a"], ["b"]),  # type: ignore[arg-type]
         "refusal_test(): heads: head 7 is not a head",
     ),

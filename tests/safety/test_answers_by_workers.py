@@ -30,7 +30,7 @@ def test_each_condition_is_written_on_its_own(llama: mh.Model, ablation: Any, te
         llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, **given, **TEST
     )
     assert sorted(str(unit) for units in workers.computed for unit in units) == sorted(
-        2 * ["the condition 'intact'", "the condition 'ablated, heads'", "the condition 'random 1, heads'"]
+        2 * ["the condition 'intact'", "the condition 'ablated'", "the condition 'random 1'"]
     )
     for condition, heads in (("intact", ()), ("ablated", test.heads), ("random 1", test.random[0])):
         for kind, requests in (("harmful", HARMFUL), ("harmless", HARMLESS)):

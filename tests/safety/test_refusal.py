@@ -30,7 +30,6 @@ from mechheads.safety import (
     attack_curve,
     ordinary_texts,
     refusal_test,
-    refusal_tests,
     text_loss,
 )
 from mechheads.safety.answering import is_verdict, verdict_share
@@ -569,58 +568,16 @@ def test_key_value_groups_are_ablated_and_drawn_whole(llama: mh.Model, monkeypat
     assert found.provenance["group"] == "kv" and found.provenance["unit"] == "key/value group"
 
 
-def test_a_curve_counts_groups_and_takes_the_numbers_it_is_given(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    stub = Stub([1, 3, 9, 1, 4], degenerate=[0] * 5, over=[1] * 5).put(monkeypatch)
+def test_a_curve_counts_groups(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    stub = Stub([1, 3, 5, 9, 1, 2, 4], degenerate=[0] * 7, over=[1] * 7).put(monkeypatch)
     ranking = ["L2H1", "L0H3", "L2H0", "L1H1"]
-    found = attack_curve(llama, ranking, HARMFUL, HARMLESS, most=[3, 1], group="kv", draws=1, answers=SAID)
+    found = attack_curve(llama, ranking, HARMFUL, HARMLESS, most=3, group="kv", draws=1, answers=SAID)
     assert found.heads == (HeadId(2, 0), HeadId(0, 2), HeadId(1, 0))
-    none, one, three, random, more_random = changed_in(stub.conditions[0])
+    none, one, _, three, random, _, more_random = changed_in(stub.conditions[0])
     assert (none, one, three) == ([], GROUPS[4], [*GROUPS[4], *GROUPS[1], *GROUPS[2]])
     assert random == more_random[:2] and len(more_random) == 6
-    assert found.table["k"].tolist() == [0, 1, 3] * 2
-    assert found.table["score"].tolist() == [0.1, 0.3, 0.9, 0.1, 0.1, 0.4]
+    assert found.table["k"].tolist() == [0, 1, 2, 3] * 2
+    assert found.table["score"].tolist() == [0.1, 0.3, 0.5, 0.9, 0.1, 0.1, 0.2, 0.4]
     drawn = found.plot()
     assert drawn.layout.xaxis.title.text == "number of key/value groups ablated together"
     assert any("<br>k 1, head L2H0<br>" in text for trace in drawn.data for text in trace.text or ())
-    with pytest.raises(ValueError, match="most is 0; it must be at least 1"):
-        attack_curve(llama, ranking, HARMFUL, HARMLESS, most=[0, 2])
-
-
-@mh.settings(seed=4)
-def test_several_sets_share_the_intact_answers(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    effect = np.full((3, 4), np.nan)
-    effect[0, 0], effect[2, 3] = 2.0, 1.0
-    sets: dict[str, Any] = {"one": ["L1H2"], "two": mh.HeadScores.from_scores(effect, name="mine", kind="mine")}
-    options: dict[str, Any] = {"draws": 1, "answers": SAID, "texts": TEXTS}
-    stub = Stub([1, 7, 0, 2, 5], [2, 2.5, 2, 3, 2], [0] * 5, [1] * 5).put(monkeypatch)
-    found = mh.settings(seed=4)(refusal_tests)(
-        llama, sets, HARMFUL, HARMLESS, intervention={"one": "scaling", "two": "undifferentiated"}, **options
-    )
-    assert len(stub.conditions) == 2 and len(stub.conditions[0]) == 1 + 2 * 2
-    assert [{change.site for change in changes} for changes in stub.conditions[0]] == [
-        set(),
-        {"z"},
-        {"z"},
-        {"scored_q"},
-        {"scored_q"},
-    ]
-    for (name, numbers), losses in zip(
-        {"one": [1, 7, 0], "two": [1, 2, 5]}.items(), ([2, 2.5, 2], [2, 3, 2]), strict=True
-    ):
-        kind: Any = "scaling" if name == "one" else "undifferentiated"
-        Stub(numbers, losses, [0] * 3, [1] * 3).put(monkeypatch)
-        alone = mh.settings(seed=4)(refusal_test)(llama, sets[name], HARMFUL, HARMLESS, intervention=kind, **options)
-        assert alone.table.equals(found[name].table) and alone.answers.equals(found[name].answers)
-        assert (alone.reasons, alone.heads) == (found[name].reasons, found[name].heads)
-        assert alone.random == found[name].random and alone.provenance | {"call": ""} == found[name].provenance | {
-            "call": ""
-        }
-    assert (found["one"].reasons, found["two"].reasons) == (
-        (WORSE,),
-        (RISE_MAY_BE_CHANCE, WORSE, RANDOM_DO),
-    )
-    assert found["two"].heads == (mh.HeadId(0, 0), mh.HeadId(2, 3))
-    with pytest.raises(ValueError, match="intervention has no entry for 'two'"):
-        refusal_tests(llama, sets, intervention={"one": "scaling"}, **options)
-    with pytest.raises(ValueError, match=r"sets is \{\}; give sets of heads by name"):
-        refusal_tests(llama, {}, **options)

@@ -188,12 +188,6 @@ FURTHER: dict[str, Analysis] = {
     "refusal test": _A(
         lambda model: mh.safety.refusal_test(model, _CIRCUIT, CLEAN, CORRUPTED, **_TESTED), "answers are judged"
     ),
-    "refusal tests": _A(
-        lambda model: mh.safety.refusal_tests(
-            model, {"one": ["L1H1"], "two": ["L1H1", "L2H2"]}, CLEAN, CORRUPTED, **_TESTED
-        ),
-        "answers are judged",
-    ),
     "attack curve": _A(
         lambda model: mh.safety.attack_curve(model, _CIRCUIT, CLEAN, CORRUPTED, **_ANSWERED), "were judged"
     ),
@@ -211,7 +205,7 @@ FURTHER: dict[str, Analysis] = {
 }
 """The others, which are made of those."""
 REPEATED = {"patch q", "patch v", "patch pattern", "uniform", "small parts", "frozen MLPs", "result"}
-REPEATED |= {"logits by source", "refusal tests", "contrast of gates", "labels"}
+REPEATED |= {"logits by source", "contrast of gates", "labels"}
 REPEATED |= {"angle", "safety heads", "patch k", "two ablations", "safety heads by contribution", "matrix of paths"}
 """Those that promise nothing that another does not, as they are made in the same way."""
 EVERY = ANALYSES | MORE | FURTHER
