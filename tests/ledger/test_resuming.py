@@ -57,9 +57,6 @@ ANALYSES: dict[str, Callable[..., Any]] = {
     "safety heads": lambda model, **given: mh.safety_heads(
         model, REQUESTS, 2, intervention=rule_of("undifferentiated"), group="kv", **BARE | given
     ),
-    "resampled angles": lambda model, **given: mh.safety_heads(
-        model, REQUESTS, 2, score="generalized_ships", **BARE | given
-    ),
     "comparison": lambda model, **given: compare_ablations(model, REQUESTS, 2, heads=HEADS, **BARE | given),
     "contribution": lambda model, **given: refusal_contribution(model, HARMFUL, HARMLESS, heads=HEADS, **BEGUN | given),
     "contribution by patching": lambda model, **given: refusal_contribution(
@@ -386,8 +383,6 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"call": generalized_ships},
         {"call": generalized_ships, "r": 2},
         {"call": mh.safety_heads, "k": 2},
-        {"call": mh.safety_heads, "k": 2, "score": "generalized_ships"},
-        {"call": mh.safety_heads, "k": 2, "score": "generalized_ships", "seed": 1},
     ],
     "contribution": [
         {},

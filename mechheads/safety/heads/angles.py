@@ -58,33 +58,28 @@ degrees. For smaller differences the singular vectors come from the states thems
 
 
 def left_subspaces(
-    states: Float[np.ndarray, "prompt d"], weights: Float[np.ndarray, "view prompt"], r: int
+    states: Float[np.ndarray, "prompt d"], views: Bool[np.ndarray, "view prompt"], r: int
 ) -> tuple[Float[np.ndarray, "view prompt r"], Bool[np.ndarray, " view"]]:
-    """``left_subspace`` of the states with each row times its weight, for every view of them.
+    """``left_subspace`` of the states of some prompts, for every view that says which; zeros for the others.
     From the Gram matrix of the prompts or of the dimensions, the smaller; rows left out are subtracted from it."""
     states = np.asarray(states, dtype=np.float64)
     n, d = states.shape
-    by_prompt, least = n <= d, max(0, min(n, d) - r - 1)
+    by_prompt = n <= d
     whole = states @ states.T if by_prompt else states.T @ states
-    vectors, defined = np.zeros((len(weights), n, r)), np.ones(len(weights), dtype=bool)
+    vectors, defined = np.zeros((len(views), n, r)), np.ones(len(views), dtype=bool)
     square: np.ndarray | None = None
-    for view, weight in enumerate(weights):
-        left_out = weight == 0
-        rows, largest = weight[:, None] * states, 0.0
-        if by_prompt:
-            gram = whole * weight * weight[:, None]
-        elif ((weight == 1) | left_out).all() and left_out.mean() < 0.5:
-            gram, largest = whole - states[left_out].T @ states[left_out], np.trace(whole)
-        else:
-            gram = rows.T @ rows
-        values, found = eigh(gram, subset_by_index=[least, len(gram) - 1])
+    for view, kept in enumerate(views):
+        left_out = states[~kept]
+        gram = whole[np.ix_(kept, kept)] if by_prompt else whole - left_out.T @ left_out
+        values, found = eigh(gram, subset_by_index=[max(0, len(gram) - r - 1), len(gram) - 1])
         after = values[-r - 1] if len(values) > r else 0.0
-        if len(values) >= r and values[-r] - after > _SURE * max(values[-1], largest):
+        largest = values[-1] if by_prompt else np.trace(whole)
+        if len(values) >= r and values[-r] - after > _SURE * largest:
             found = found[:, -r:]
-            vectors[view] = found if by_prompt else np.linalg.qr(rows @ found)[0]
+            vectors[view, kept] = found if by_prompt else np.linalg.qr(states[kept] @ found)[0]
             continue
         square = _square(states) if square is None else square
-        exact, defined[view] = left_subspace(weight[:, None] * square, r)
+        exact, defined[view] = left_subspace(kept[:, None] * square, r)
         vectors[view, :, : exact.shape[1]] = exact
     return vectors, defined
 
@@ -103,7 +98,6 @@ class Rotation:
         intact: Float[np.ndarray, "prompt d"],
         r: int = 1,
         cluster: Sequence[object] | None = None,
-        draws: Float[np.ndarray, "draw prompt"] | None = None,
     ) -> None:
         labels = [str(label) for label in (range(len(intact)) if cluster is None else cluster)]
         group = {label: i % _MOST_GROUPS for i, label in enumerate(dict.fromkeys(labels))}
@@ -111,15 +105,13 @@ class Rotation:
         each = list(dict.fromkeys(labels))
         self.r, self._n_clusters = r, len(each)
         without = [[label != left_out for label in labels] for left_out in each]
-        self._kept = np.array([[True] * len(labels), *without], dtype=np.float64)
+        self._kept = np.array([[True] * len(labels), *without])
         self._spaces, self._defined = left_subspaces(intact, self._kept, r)
         if not self._defined[0]:
             raise ValueError(
                 f"r is {r}: singular values {r} and {r + 1} of the intact states are equal, so the angle is "
                 "undefined; choose another r"
             )
-        self._draws = np.sqrt(np.empty((0, len(labels))) if draws is None else draws)
-        self._drawn = self._of_draws(intact)
 
     def __call__(self, ablated: Float[np.ndarray, "prompt d"]) -> tuple[float, float, float]:
         """The score and its 95% interval, in degrees; NaN without U'_r, or the interval with fewer than r + 2 clusters.
@@ -129,15 +121,6 @@ class Rotation:
         angles[~(defined & self._defined)] = np.nan
         low, high = self._interval(angles[0], angles[1:])
         return float(angles[0]), low, high
-
-    def resampled(self, ablated: Float[np.ndarray, "prompt d"]) -> Float[np.ndarray, " draw"]:
-        """The score of each resample, NaN if not defined; w equal rows give the angles of one row times sqrt(w)."""
-        (a, a_defined), (b, b_defined) = self._drawn, self._of_draws(ablated)
-        enough = (self._draws > 0).sum(1) > self.r
-        return np.where(a_defined & b_defined & enough, principal_angles(a, b).sum(-1), np.nan)
-
-    def _of_draws(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return left_subspaces(states, self._draws, self.r)
 
     def _interval(self, angle: float, without: Float[np.ndarray, " cluster"]) -> tuple[float, float]:
         n = self._n_clusters

@@ -29,7 +29,7 @@ from mechheads.results.agreement import in_top
 from mechheads.results.kinds import kind_of
 from mechheads.results.scores import HeadScores, RankBy
 from mechheads.results.shown import Rows, titled
-from mechheads.results.stats import bounded_interval, cluster_draws, mean_over_prompts, top_shares
+from mechheads.results.stats import bounded_interval, mean_over_prompts
 from mechheads.safety.heads.ablations import (
     PAPER_KINDS,
     Group,
@@ -65,8 +65,6 @@ SCORES: dict[Score, Callable[[SafetyJob], HeadScores]] = {
 }
 _OF_REFUSALS = ("refusal_contribution", "refusal_attribution")
 """Scores that do not need the pass from which Ships are computed."""
-_DRAWS = 100
-"""How many resamples of the prompts say how certain the first heads by Generalized Ships are."""
 _SHIPS, _ANGLE, _CONTRAST = (
     (name, f"{name}_low", f"{name}_high") for name in ("ships", "generalized_ships", "ships_contrast")
 )
@@ -112,7 +110,8 @@ def safety_heads(
         given: as in ``mh.ships``, for scores by Ships: the others are of the intact model.
 
     Returns:
-        The scores, and ``in_top``: the share of resamples of the prompts in which a head is among the top k. A model
+        The scores, and ``in_top``: the share of resamples of the prompts in which a head is among the top k, but for
+        ``"generalized_ships"``, which has no value of a single prompt. A model
         that refuses nothing has a largest score too, so it also writes short answers to up to 16 of the requests:
         ``refused`` in the provenance says how many it refuses, by the rules (see ``SafetyHeads``).
 
@@ -200,13 +199,11 @@ def _look_alikes(model: Model, requests: Requests, harmless: Requests, template:
 
 def _ranked(jobs: Sequence[SafetyJob], k: int, score: Score, r: int) -> list[SafetyHeads]:
     """The heads by a score, for each job of one intact run, with how many of the requests the model refuses."""
-    first, draws = jobs[0], None
+    first = jobs[0]
     check_r(r, first)
     if first.look_alikes is not None:
         _ = first.sides
-    if score == "generalized_ships":
-        draws = cluster_draws(first.requests.prompts.tokens(first.model).cluster, _DRAWS, current().seed)
-    jobs = [replace(job, kind=ShipsKind(True, r, draws)) for job in jobs]
+    jobs = [replace(job, kind=ShipsKind(True, r)) for job in jobs]
     if len(jobs) > 1:
         jobs = [replace(job, measured=measured) for job, measured in zip(jobs, measure(jobs), strict=True)]
     ranked = [_with_ships(job, k, score) for job in jobs]
@@ -230,10 +227,7 @@ def _with_ships(job: SafetyJob, k: int, score: Score) -> SafetyHeads:
     else:
         columns = _columns(job.after_requests)
         stopped = stopped or bool(np.isnan(columns["ships"][known]).any())
-    if scores.values is None:  # of angles there are resamples
-        shares = top_shares(job.after_requests.resampled[..., :: job.groups.size], k)
-        columns["in_top"] = np.repeat(shares, job.groups.size, axis=1)
-    else:
+    if scores.values is not None:
         columns["in_top"] = in_top(scores, k, seed=seed)
     data = scores.dataset.assign({name: (("layer", "head"), values) for name, values in columns.items()})
     if job.look_alikes is not None and not stopped:

@@ -228,7 +228,7 @@ class _Search:
         if chosen:
             kind = BesideOthers(kind.with_kl, kind.r, intervention=self.rule, others=self.groups.members(chosen))
             job, run = kind.beside(self.intact, left)
-        measured = empty(job, kind, {})
+        measured = empty(job, {})
         stop_if(fill(Work(job, kind, run, self.reading), kind, measured).interrupted)
         return measured.kl.mean(-1) if kind.with_kl else measured.angle[0]
 

@@ -45,28 +45,24 @@ from mechheads.safety.requests import Requests, Side, Sides, Template
 
 @dataclass(frozen=True)
 class Measured:
-    """The results of one pass over the heads; what was not requested or not reached is NaN.
-    ``resampled`` has Generalized Ships of resampled prompts, if requested."""
+    """The results of one pass over the heads; what was not requested or not reached is NaN."""
 
     tokens: Tokens
     kl: Float[np.ndarray, "layer head prompt"]
     angle: Float[np.ndarray, "3 layer head"]
-    resampled: Float[np.ndarray, "draw layer head"]
     provenance: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class ShipsKind:
-    """What is measured of each head: the KL of each prompt, and the angle between ``r`` singular vectors, unless None.
-    For angles of resampled prompts, ``draws`` says how often each prompt counts."""
+    """What is measured of each head: the KL of each prompt, and the angle of ``r`` singular vectors, unless None."""
 
     with_kl: bool = False
     r: int | None = None
-    draws: Float[np.ndarray, "draw prompt"] | None = None
 
     def stored_in(self, path: str | PathLike[str] | None, group: str) -> Store:
         """Where what is measured of each head, or group of heads, is stored."""
-        return Store(path, analysis="ships", with_kl=self.with_kl, r=self.r, draws=self.draws, group=group)
+        return Store(path, analysis="ships", with_kl=self.with_kl, r=self.r, group=group)
 
     def __call__(self, job: Job) -> Work:
         return Work(job, self, UnitRuns(job), self.reading(job))
@@ -75,8 +71,8 @@ class ShipsKind:
         """Reads the values of each head, compared with the job's base run."""
         rotation = None
         if self.r is not None:
-            rotation = Rotation(last_states(job.base.final_at(job.at)), self.r, job.tokens.cluster, self.draws)
-        return Reading(job.evaluator if self.with_kl else None, rotation, self.draws is not None)
+            rotation = Rotation(last_states(job.base.final_at(job.at)), self.r, job.tokens.cluster)
+        return Reading(job.evaluator if self.with_kl else None, rotation)
 
 
 _KL = ShipsKind(with_kl=True)
@@ -129,21 +125,18 @@ class SafetyJob:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """Reads the values of each head in one row: the KL of each prompt, the angle with its interval, resampled ones."""
+    """Reads the values of each head in one row: the KL of each prompt, and the angle with its interval."""
 
     kl: Evaluator | None
     rotation: Rotation | None
-    resampled: bool
 
     def __call__(self, units: Sequence[Unit], finals: list[Tensor]) -> Values:
         kl = [[]] * len(units) if self.kl is None else self.kl(finals[0])
-        return [np.concatenate([one, *self._angles(states)]) for one, states in zip(kl, finals[0], strict=True)]
-
-    def _angles(self, final: Tensor) -> list[np.ndarray]:
         if self.rotation is None:
-            return []
-        states = last_states(final)
-        return [np.array(self.rotation(states)), *([self.rotation.resampled(states)] if self.resampled else [])]
+            return [np.asarray(one) for one in kl]
+        return [
+            np.concatenate([one, self.rotation(last_states(states))]) for one, states in zip(kl, finals[0], strict=True)
+        ]
 
 
 def measure(jobs: Sequence[SafetyJob]) -> list[Measured]:
@@ -155,7 +148,7 @@ def measure(jobs: Sequence[SafetyJob]) -> list[Measured]:
     with kind.stored_in(current().store, first.groups.name) as store:
         sweeps = ready(jobs, store)
         reading = kind.reading(sweeps[0])
-        every = [empty(sweeps[0], kind, make_provenance(job.model, job.about(), of_angle)) for job in jobs]
+        every = [empty(sweeps[0], make_provenance(job.model, job.about(), of_angle)) for job in jobs]
         with until_interrupted() as interrupts:
             for sweep, measured in zip(sweeps, every, strict=True):
                 finished = fill(Work(sweep, kind, UnitRuns(sweep), reading), kind, measured)
@@ -188,19 +181,17 @@ def fill(work: Work, kind: ShipsKind, measured: Measured) -> Finished:
         if kind.with_kl:
             measured.kl[head.layer, at] = values[:n]
         if kind.r is not None:
-            measured.angle[:, head.layer, at] = values[n : n + 3, None]
-            measured.resampled[:, head.layer, at] = values[n + 3 :, None]
+            measured.angle[:, head.layer, at] = values[n:, None]
     return finished
 
 
-def empty(sweep: Job, kind: ShipsKind, about: dict[str, Any]) -> Measured:
+def empty(sweep: Job, about: dict[str, Any]) -> Measured:
     """A result with nothing measured yet."""
     shape = sweep.model.n_layers, sweep.model.n_heads
     return Measured(
         sweep.tokens,
         np.full((*shape, len(sweep.tokens)), np.nan),
         np.full((3, *shape), np.nan),
-        np.full((0 if kind.draws is None else len(kind.draws), *shape), np.nan),
         about,
     )
 

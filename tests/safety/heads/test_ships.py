@@ -220,7 +220,7 @@ def test_how_often_a_head_is_in_the_top_by_ships(llama: mh.Model):
     assert ((times > 0) & (times < 1000)).any()
 
 
-def test_generalized_ships_can_rank_and_is_resampled_with_its_svd(llama: mh.Model):
+def test_generalized_ships_can_rank(llama: mh.Model):
     found = mh.settings(seed=2)(safety_heads)(
         llama, REQUESTS, 3, intervention=rule_of("scaling", epsilon=0.3), score="generalized_ships", **QUIET
     )
@@ -230,19 +230,7 @@ def test_generalized_ships_can_rank_and_is_resampled_with_its_svd(llama: mh.Mode
     assert (found.unit, found.values, found.provenance["score"]) == ("degrees", None, "generalized_ships")
     kl = ships(llama, REQUESTS, intervention=rule_of("scaling", epsilon=0.3), **QUIET)
     np.testing.assert_array_equal(found.dataset["ships"], kl.scores)
-    assert found.heads() == plain.heads(3) != kl.heads(3)
-
-    changed = states_without(llama, "scaling", 0.3)
-    intact = states_without(llama, "scaling", 1.0)[mh.HeadId(0, 0)]
-    times, counted = np.zeros(12), 0
-    for draw in np.random.default_rng(2).multinomial(5, [1 / 5] * 5, size=100):
-        rows = np.repeat(np.arange(5), draw)
-        if len(set(rows)) == 1:
-            continue  # one prompt alone cannot turn
-        angles = [direct_angle(intact[rows], changed[head][rows], 1) for head in sorted(changed)]
-        times[np.argsort(-np.array(angles), kind="stable")[:3]] += 1
-        counted += 1
-    np.testing.assert_allclose(found.dataset["in_top"].values.ravel(), times / counted, atol=1e-12)
+    assert found.heads() == plain.heads(3) != kl.heads(3) and "in_top" not in found.dataset
 
 
 def test_values_are_never_negative_and_there_is_no_p(small: mh.Model):
@@ -373,22 +361,6 @@ def test_jackknife_leaves_each_cluster_out_and_makes_the_svd_again(n: int, d: in
     assert (angle * np.exp(quantile * error) > 90 * r) == (change > 1)
 
 
-@pytest.mark.parametrize(("n", "d", "r"), [(6, 40, 1), (7, 40, 3), (9, 4, 2)])
-def test_resampled_angles_are_those_of_a_matrix_with_rows_repeated(n: int, d: int, r: int):
-    states, changed = states_and_changed(n, d)
-    draws = np.random.default_rng(0).multinomial(n, [1 / n] * n, size=20).astype(float)
-    draws[0] = 1
-    draws[1] = [n - r + 1] + [1] * (r - 1) + [0] * (n - r)  # r prompts alone span the same space in every run
-    found = Rotation(states, r, draws=draws)(changed), Rotation(states, r, draws=draws).resampled(changed)
-    assert found[1][0] == pytest.approx(found[0][0], abs=1e-9)
-    assert np.isnan(found[1][1])
-    for draw, angle in zip(draws, found[1], strict=True):
-        if (draw > 0).sum() > r:
-            rows = np.repeat(np.arange(n), draw.astype(int))
-            assert angle == pytest.approx(direct_angle(states[rows], changed[rows], r), abs=1e-6)
-    assert Rotation(states, r).resampled(changed).tolist() == []
-
-
 def turned_by(degrees: float, n: int, d: int, r: int) -> tuple[np.ndarray, np.ndarray]:
     """States, and states whose first left singular vector is turned out of the others' space by so many degrees."""
     rng = np.random.default_rng(n + d)
@@ -414,11 +386,8 @@ def test_gram_matrices_give_the_spaces_of_singular_vectors(n: int, d: int, r: in
     """A spread of 1e-5 is of states whose squares are too far apart: these are not squared."""
     rng = np.random.default_rng(n + d)
     states = spread * rng.normal(size=(n, d)) * np.linspace(3, 0.1, d) + 4 * rng.normal(size=d)
-    weights = np.ones((4, n))
-    weights[1, : n // 10] = weights[2, n // 3 :: 3] = 0  # some and many rows are left out
-    weights[3] = rng.random(n)
-    if spread < 1:
-        weights = weights[:3]
+    weights = np.ones((3, n), dtype=bool)
+    weights[1, : n // 10] = weights[2, n // 3 :: 3] = False  # some and many rows are left out
     vectors, defined = left_subspaces(states, weights, r)
     for weight, found, well in zip(weights, vectors, defined, strict=True):
         left, values, _ = np.linalg.svd(weight[:, None] * states, full_matrices=False)
