@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechheads.engine.dispatch import each_by_workers, setup_of_each
 from mechheads.generation.generate import Generated, Sampling, check_writing, generate_under
 from mechheads.heads import HeadId
 from mechheads.interventions.basic import Intervention, InterventionLike, Mean
 from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks
-from mechheads.limits import Limits, current, settings
+from mechheads.limits import current
 from mechheads.messages.arguments import check_known
 from mechheads.messages.notices import stop_if, until_interrupted, warn
 from mechheads.model.backend import Hook
-from mechheads.model.model import Model, source_of
-from mechheads.prompts.prompts import Prompts
+from mechheads.model.model import Model
 from mechheads.prompts.tokens import Tokens
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import LEAST_OF_BOUNDED, share_interval
@@ -38,33 +36,6 @@ from mechheads.safety.judge import (
     without_fixed,
 )
 from mechheads.safety.requests import TEMPLATES, Sides, Template, answers_begun, whole_answers
-
-
-class HeadsOff(NamedTuple):
-    """A condition: the heads that are ablated together, and how; workers are told its name too."""
-
-    intervention: Intervention
-    heads: Sequence[HeadId] = ()
-    name: str = ""
-
-    def __str__(self) -> str:
-        return f"the condition {self.name!r}"
-
-
-@dataclass(frozen=True)
-class Write:
-    """Writes the answers under a condition, in a worker; a mean ablation is over the prompts ``averaged``."""
-
-    prompts: Prompts
-    averaged: Prompts
-    sampling: Sampling
-    limits: Limits
-
-    def __call__(self, model: Model, condition: HeadsOff) -> Generated:
-        with settings(budget=self.limits):
-            changes = joint_changes(model, condition.intervention, condition.heads, self.averaged.tokens(model))
-            (written,) = generate_under(model, self.prompts, [changes], self.sampling)
-        return written
 
 
 @dataclass(frozen=True)
@@ -114,22 +85,24 @@ DEFAULT_ANSWERS = AnswerSettings()
 
 @dataclass(frozen=True, eq=False)
 class Answering:
-    """Which requests are answered and how, while sets of heads are ablated; workers write a condition each."""
+    """Which requests are answered and how, while sets of heads are ablated; made by ``of``."""
 
     model: Model
     sides: Sides
+    rule: Intervention
     groups: Groups
     settings: AnswerSettings
 
-    def check(self, intervention: InterventionLike) -> Intervention:
-        """The intervention, after a check that answers can be written while it ablates several heads."""
-        rule = ablation_of(intervention)
-        check_joint(self.model, rule, self.groups, self._averaged)
-        if current().limits.workers is not None:
-            source_of(self.model)
-        for side in self.sides.by_kind().values():
-            check_writing(self.model, side.prompts, self.settings.sampling())
-        return rule
+    @classmethod
+    def of(
+        cls, model: Model, sides: Sides, intervention: InterventionLike, groups: Groups, settings: AnswerSettings
+    ) -> Answering:
+        """After a check that answers can be written while the intervention ablates several heads."""
+        answering = cls(model, sides, ablation_of(intervention), groups, settings)
+        check_joint(model, answering.rule, groups, answering._averaged)
+        for side in sides.by_kind().values():
+            check_writing(model, side.prompts, settings.sampling())
+        return answering
 
     @cached_property
     def _averaged(self) -> Tokens:
@@ -137,19 +110,17 @@ class Answering:
         return self.sides.harmful.prompts.tokens(self.model)
 
     @cached_property
-    def _run(self) -> HeadCache:
-        return HeadCache.run(self.model, self._averaged, sites=("z",))
+    def _run(self) -> HeadCache | None:
+        return HeadCache.run(self.model, self._averaged, sites=("z",)) if isinstance(self.rule, Mean) else None
 
-    def changes(self, off: HeadsOff) -> list[HeadChange]:
-        """The changes of a condition."""
-        run = self._run if isinstance(off.intervention, Mean) and off.heads else None
-        return joint_changes(self.model, off.intervention, off.heads, self._averaged, run)
+    def _changes(self, heads: Sequence[HeadId]) -> list[HeadChange]:
+        return joint_changes(self.model, self.rule, heads, self._averaged, self._run)
 
-    def hooks(self, off: HeadsOff) -> list[Hook]:
-        """``changes`` as hooks: with them the model runs under the condition."""
-        return change_hooks(self.model, [(change, EVERYWHERE) for change in self.changes(off)])
+    def hooks(self, heads: Sequence[HeadId]) -> list[Hook]:
+        """With these hooks the model runs without the heads."""
+        return change_hooks(self.model, [(change, EVERYWHERE) for change in self._changes(heads)])
 
-    def answers(self, sets: Mapping[str, HeadsOff]) -> tuple[pd.DataFrame, bool]:
+    def answers(self, sets: Mapping[str, Sequence[HeadId]]) -> tuple[pd.DataFrame, bool]:
         """Answers and verdicts, a row for each set of heads and request, and whether Ctrl-C was pressed.
         After Ctrl-C nothing new is written, and answers that are unfinished or not judged have no verdict (None)."""
         parts, work = [], until_interrupted()
@@ -158,11 +129,21 @@ class Answering:
             written = [Generated(("",) * n, (), (), unfinished=tuple(range(n)))] * len(sets)
             with work:
                 if not work.interrupted:
-                    stop_if(self._write(side.prompts, sets, written))
-            begun = answers_begun(self.model, side.prompts)
-            part = pd.concat([_table(name, kind, side.texts, each) for name, each in zip(sets, written, strict=True)])
-            part["whole"] = [text for each in written for text in whole_answers(self.model, begun, each)]
-            parts.append(part.assign(verdict=_judge(part, self.settings.judge, work)).drop(columns=["done", "whole"]))
+                    changes = list(map(self._changes, sets.values()))
+                    written = generate_under(self.model, side.prompts, changes, self.settings.sampling())
+                    stop_if(written[0].interrupted)
+            begun, judge = answers_begun(self.model, side.prompts), self.settings.judge
+            verdicts: list[list[Verdict | None]] = [[None] * n for _ in sets]
+            with work:
+                for each, judged in zip(written, verdicts, strict=True):
+                    answers = whole_answers(self.model, begun, each)
+                    for i in sorted({*range(n)} - {*each.unfinished}):
+                        judged[i] = checked_verdict(judge, side.texts[i], answers[i], i)
+            for condition, each, judged in zip(sets, written, verdicts, strict=True):
+                if judge is rule_judge:
+                    judged = without_fixed(side.texts, each.texts, judged)
+                part = {"condition": condition, "kind": kind, "request": side.texts, "answer": each.texts}
+                parts.append(pd.DataFrame(part | {"verdict": pd.Series(judged, dtype=object)}))
         table = pd.concat(parts, ignore_index=True)
         if unjudged := table["verdict"].tolist().count("unjudged"):
             warn(
@@ -171,55 +152,17 @@ class Answering:
             )
         return table, work.interrupted
 
-    def _write(self, prompts: Prompts, sets: Mapping[str, HeadsOff], written: list[Generated]) -> bool:
-        """Fill in the answers under each condition; whether Ctrl-C stopped this."""
-        sampling, limits = self.settings.sampling(), current().limits
-        if limits.workers is None:
-            written[:] = generate_under(self.model, prompts, list(map(self.changes, sets.values())), sampling)
-            return written[0].interrupted
-        write = Write(prompts, self.sides.harmful.prompts, sampling, limits.in_one_process)
-        named = [off._replace(name=name) for name, off in sets.items()]
-        return each_by_workers(limits.workers, setup_of_each(self.model, write), named, written.__setitem__)
-
-    def about(self, intervention: Intervention) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
         """What a result records about the answers and the ablation."""
         return make_provenance(
             self.model,
-            about_ablation(intervention, self.groups),
+            about_ablation(self.rule, self.groups),
             asdict(self.settings.sampling()),
             template=self.sides.template,
             judge=judge_name(self.settings.judge),
             judged=judged_by(self.settings.judge),
             prompts=[side.prompts.tokens(self.model) for side in self.sides.by_kind().values()],
         )
-
-
-def _table(condition: str, kind: str, requests: Sequence[str], written: Generated) -> pd.DataFrame:
-    """Answers to one kind of requests under one condition; ``done`` marks the finished answers."""
-    columns = {
-        "condition": condition,
-        "kind": kind,
-        "request": requests,
-        "answer": written.texts,
-        "verdict": None,
-        "done": [i not in written.unfinished for i in range(len(requests))],
-    }
-    return pd.DataFrame(columns)
-
-
-def _judge(answers: pd.DataFrame, judge: AnswerJudge, work: until_interrupted) -> list[Verdict | None]:
-    """Verdicts on the finished answers, until done or Ctrl-C; the others are None."""
-    judged: list[Verdict | None] = [None] * len(answers)
-    requests, wholes = answers["request"].tolist(), answers["whole"].tolist()
-    with work:
-        for number, row in enumerate(np.flatnonzero(answers["done"]).tolist()):
-            judged[row] = checked_verdict(judge, requests[row], wholes[row], number)
-    if judge is rule_judge:
-        for rows in answers.groupby("condition").indices.values():
-            some, written = (answers[name].iloc[rows].tolist() for name in ("request", "answer"))
-            for row, one in zip(rows, without_fixed(some, written, [judged[row] for row in rows]), strict=True):
-                judged[row] = one
-    return judged
 
 
 def verdict_share(answers: pd.DataFrame, condition: str, kind: str, verdict: str) -> tuple[float, float, float]:

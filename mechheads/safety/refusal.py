@@ -39,7 +39,6 @@ from mechheads.safety.answering import (
     DEFAULT_ANSWERS,
     Answering,
     AnswerSettings,
-    HeadsOff,
     is_verdict,
     judged,
     verdict_share,
@@ -229,13 +228,12 @@ def refusal_test(
     sides = Sides.of(model, harmful, harmless, answers.template)
     text_tokens(model, texts)
     begins = None if answers.opening is None else find_opening(model, sides.harmful.prompts, answers.opening)
-    answering = Answering(model, sides, groups, answers)
-    rule = answering.check(intervention)
+    answering = Answering.of(model, sides, intervention, groups, answers)
     metric = OpeningLogProb(begins or find_opening(model, sides.harmful.prompts))
     begun = with_opening(model, sides.harmful.prompts, metric.opening)
     begun.tokens(model)
     ablated = {name: groups.members(some) for name, some in ({"ablated": units} | drawn).items()}
-    conditions = {name: HeadsOff(rule, some) for name, some in ({"intact": ()} | ablated).items()}
+    conditions = {"intact": ()} | ablated
     written, interrupted = answering.answers(conditions)
     losses, refusing = (dict.fromkeys(conditions, np.nan) for _ in range(2))
     with until_interrupted() as interrupts:
@@ -250,8 +248,7 @@ def refusal_test(
         warn(_how_far(written, table))
     reasons = ("interrupted",) if stopped else tuple(_reasons(written, table, cluster))
     own, *random = ablated.values()
-    about = answering.about(rule)
-    about = make_provenance(about, heads=own, random=random, opening=metric.opening, interrupted=stopped)
+    about = make_provenance(answering.about(), heads=own, random=random, opening=metric.opening, interrupted=stopped)
     return RefusalTest(own, tuple(random), table, written, reasons, about)
 
 
@@ -370,11 +367,9 @@ def attack_curve(
     sizes = range(len(heads) + 1)
     random = groups.random_sets(heads, draws=draws, seed=seed)
     lines = {"heads": heads} | random
-    answering = Answering(model, Sides.of(model, harmful, harmless, answers.template), groups, answers)
-    rule = answering.check(intervention)
-    sets = {
-        _condition(which, k): HeadsOff(rule, groups.members(line[:k])) for which, line in lines.items() for k in sizes
-    }
+    sides = Sides.of(model, harmful, harmless, answers.template)
+    answering = Answering.of(model, sides, intervention, groups, answers)
+    sets = {_condition(which, k): groups.members(line[:k]) for which, line in lines.items() for k in sizes}
     written, interrupted = answering.answers(sets)
     if interrupted:
         warn(interrupted_after(f"{judged(written)} were judged", "unknown numbers are NaN"))
@@ -395,7 +390,7 @@ def attack_curve(
                 "over_refusal": verdict_share(written, condition, "harmless", "refused")[0],
             }
             rows.append(row)
-    about = make_provenance(answering.about(rule), lines=lines, interrupted=interrupted)
+    about = make_provenance(answering.about(), lines=lines, interrupted=interrupted)
     return Curves("attack_curve", "requests", pd.DataFrame(rows), lines, np.stack(values), {"answers": written}, about)
 
 

@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 import mechheads as mh
 from mechheads.generation.generate import Generated
 from mechheads.safety import judge as rules, openings, rule_judge
-from mechheads.safety.answering import Answering, AnswerSettings, HeadsOff
+from mechheads.safety.answering import Answering, AnswerSettings
 from mechheads.safety.heads.ablations import Groups
 from mechheads.safety.requests import Side, Sides, answers_begun, whole_answers
 
@@ -84,7 +84,7 @@ def test_the_judge_gets_the_whole_answer(
 
     sides = Sides.of(thinking, prompts, prompts, None)
     how = AnswerSettings(judge=judge, max_new_tokens=2)
-    table, _ = Answering(thinking, sides, Groups.of(thinking, "query"), how).answers({"intact": HeadsOff(mh.Zero())})
+    table, _ = Answering.of(thinking, sides, "zero", Groups.of(thinking, "query"), how).answers({"intact": ()})
     assert table["verdict"].tolist() == [verdict] * 2
     assert table["answer"].tolist() == [written] * 2 and "whole" not in table
     assert seen[0] == ("How do I pick a lock?", begun + written)
