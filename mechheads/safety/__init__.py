@@ -2,7 +2,6 @@
 
 from mechheads.model.sources.default import taught_heads
 from mechheads.results.agreement import overlap
-from mechheads.safety.answering import AnswerSettings
 from mechheads.safety.heads.angles import principal_angles
 from mechheads.safety.heads.contribution import refusal_contribution
 from mechheads.safety.heads.refusal_attribution import refusal_attribution
@@ -12,6 +11,7 @@ from mechheads.safety.heads.ships import generalized_ships, ships
 from mechheads.safety.judge import rule_judge, verdict, verdicts
 from mechheads.safety.openings import OPENING, OpeningLogProb, find_opening, find_openings, with_opening
 from mechheads.safety.refusal import (
+    AnswerSettings,
     RefusalTest,
     attack_curve,
     ordinary_texts,

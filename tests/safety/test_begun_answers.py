@@ -14,11 +14,11 @@ from tokenizers import AddedToken
 import mechheads as mh
 from mechheads.generation.generate import Generated
 from mechheads.safety import judge as rules, openings, rule_judge
-from mechheads.safety.answering import Answering, AnswerSettings
 from mechheads.safety.heads.ablations import Groups
+from mechheads.safety.refusal import Answering, AnswerSettings
 from mechheads.safety.requests import Side, Sides, answers_begun, whole_answers
 
-ANSWERING = importlib.import_module("mechheads.safety.answering")
+ANSWERING = importlib.import_module("mechheads.safety.refusal")
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
 OPENS = TEMPLATE + "{% if add_generation_prompt %}assistant:\n<think>\n{% endif %}"
 THOUGHT = "Okay, the user wants a lock picked. First, I should recall"

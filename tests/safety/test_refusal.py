@@ -19,7 +19,6 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 import mechheads as mh
-import mechheads.safety.answering
 import mechheads.safety.refusal
 from mechheads.generation.generate import Generated, Sampling, end_tokens
 from mechheads.heads import HeadId, matched_heads
@@ -32,9 +31,8 @@ from mechheads.safety import (
     refusal_test,
     text_loss,
 )
-from mechheads.safety.answering import is_verdict, verdict_share
 from mechheads.safety.judge import Verdict
-from mechheads.safety.refusal import Reason
+from mechheads.safety.refusal import Reason, is_verdict, verdict_share
 from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
 from support.rules import rule_of
@@ -78,7 +76,7 @@ class Stub:
         self.options: list[dict[str, Any]] = []
 
     def put(self, monkeypatch: pytest.MonkeyPatch) -> Stub:
-        monkeypatch.setattr(mechheads.safety.answering, "generate_under", self.generate_under)
+        monkeypatch.setattr(mechheads.safety.refusal, "generate_under", self.generate_under)
         monkeypatch.setattr(mechheads.safety.refusal, "text_loss", self.text_loss)
         return self
 

@@ -1,20 +1,15 @@
 """Refusal Contribution: how much a head contributes to refusing harmful requests, beyond its effect on any answer.
 
-The score is mechheads' own. It uses the ablations and the Ships score of Zhou et al. (ICLR 2025, arXiv 2410.13708).
-For a request x and its harmless look-alike y, let R be the log-probability of an answer that begins as a refusal
-(``opening``) and h a head:
+For a request x and its harmless look-alike y, with R the log-probability of an answer that begins as a refusal:
 
-| ``intervention`` | score of head h for the pair (x, y) |
+| ``intervention`` | score of head h for the pair (x, y), in nats |
 |---|---|
 | ``"patch"`` | R(x) - R(x; z_h at the last tokens as in y) |
 | an ablation | [R(x) - R(x; without h)] - Ships(y, h) |
 
-Both are in nats and signed: above 0, the head makes the model refuse x. An ablation also breaks refusals if every
-answer needs the head, so its effect on any answer is subtracted: Ships of the look-alike, summed over as many tokens of
-the intact model's answer as the opening has. "The last tokens" are the tokens that all prompts end with (the template's
-tokens after the request) and the opening. The answer is decided there, and positions have the same meaning in x and y.
-A patch finds heads that distinguish x from y at these tokens. An ablation also finds heads that cause refusals whatever
-the request is, and heads that act on the tokens of the request.
+Ships of the look-alike are summed over as many tokens of the intact model's answer as the opening has. "The last
+tokens" are those that all prompts end with (the template's tokens after the request) and the opening: the answer is
+decided there, and positions have the same meaning in x and y.
 """
 
 from __future__ import annotations

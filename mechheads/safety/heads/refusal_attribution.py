@@ -1,21 +1,12 @@
 """Refusal attribution: how far refusals in any words depend on each head, from one gradient for all heads.
 
-A model refuses in several ways. A head that moves it from "I'm sorry, but I" to "I must decline" makes one of them less
-likely and refusals no rarer; a head that works the other way looks as if it did nothing. So the probability of refusing
-a request x is summed over several openings o, which are taken from the model's own refusals:
+The probability of refusing a request x is summed over several openings o, taken from the model's own refusals, and the
+score is how far it falls when z_h becomes z'_h: a linear estimate, added up over positions as in attribution patching.
 
-    R(x) = log  sum over o of  P(o | x)
+    R(x) = log  sum over o of  P(o | x),    score(h, x) = mean over ablations of  (z_h - z'_h) . d R(x) / d z_h
 
-The score of head h is how far R falls, in nats, when h is ablated: z_h becomes z'_h. It is estimated as linear and
-added up over positions, as in attribution patching, and by default it is the mean over both ablations of Zhou et al.:
-
-    score(h, x) = mean over ablations of  (z_h - z'_h) . d R(x) / d z_h
-
-The two ablations miss different heads: z of a head that is silent when the model refuses is near 0, and scaling it
-changes nothing; and attention that is even already does not become more even.
-
-The score is mechheads' own. The ablations are those of Zhou et al. (ICLR 2025, arXiv 2410.13708); the estimate is that
-of attribution patching (Nanda 2023; Syed et al. 2023, arXiv 2310.10348).
+The two ablations of Zhou et al. miss different heads: z of a head that is silent when the model refuses is near 0, and
+scaling it changes nothing; and attention that is even already does not become more even.
 """
 
 from __future__ import annotations
@@ -67,7 +58,8 @@ def refusal_attribution(
     Let R be the log-probability that an answer begins with any of several openings of refusals. The score of a head is
     how far R falls when the head is ablated, estimated as linear; by default it is the mean over Scaling Contribution
     and Undifferentiated Attention. It needs no look-alikes. The score is mechheads' own; the ablations are those of
-    Zhou et al. (ICLR 2025, arXiv 2410.13708).
+    Zhou et al. (ICLR 2025, arXiv 2410.13708), the estimate is attribution patching (Nanda 2023; Syed et al. 2023, arXiv
+    2310.10348).
 
     Args:
         harmful: requests: texts or ``mh.Prompts``; by default, the requests of the package.
@@ -75,9 +67,7 @@ def refusal_attribution(
             model's own refusals (see ``mh.safety.find_openings``).
         intervention: how a head is ablated, as in ``mh.ships``; or several interventions, for the mean over them.
         group: ``"query"``, or ``"kv"`` for the sum over all query heads that share a key/value head.
-        template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
-            ``"query"``.
-        heads: as in ``mh.sweep``.
+        template, heads: as in ``mh.safety.refusal_contribution``.
 
     Returns:
         Scores in nats [layer, head]; above 0, refusals depend on the head. ``values`` has the score of each request,
