@@ -24,7 +24,6 @@ from mechheads.gating import (
     contrast_gates,
     fit,
     fit_gates,
-    gates as gates_module,
     task_log_prob,
 )
 from mechheads.gating.descent import Descent, Schedule, State, _mini_batch, _on_plateau, descend
@@ -115,7 +114,6 @@ class Keys:
 
 GROUPS = [mh.HeadId(1, 2), mh.HeadId(1, 3), mh.HeadId(2, 0), mh.HeadId(2, 1)]
 """Whole groups of heads, two of them in the last layer."""
-ALIKE = Task([" The capital of France is", " The capital of Italy is", " no"], [" Paris", " Rome", " yes cat"])
 
 
 def plain_hooks(model: mh.Model, task: Task, rule: Any) -> list[tuple[str, Callable]]:
@@ -151,13 +149,12 @@ def plain_hooks(model: mh.Model, task: Task, rule: Any) -> list[tuple[str, Calla
 
 
 @pytest.mark.parametrize("rule", ["mean", "uniform", mh.patching.Scale(-0.5), Keys()], ids=str)
-@pytest.mark.parametrize("task", [TEXTS, ALIKE], ids=["texts", "texts that begin alike"])
-def test_heads_off_give_what_an_intervention_says(small: mh.Model, task: Task, rule: Any) -> None:
-    found = task_log_prob(small, task, GROUPS, intervention=rule)
+def test_heads_off_give_what_an_intervention_says(small: mh.Model, rule: Any) -> None:
+    found = task_log_prob(small, TEXTS, GROUPS, intervention=rule)
     ones = torch.ones(small.n_layers, small.n_heads)
-    expected = plain(small, task, ones, more=plain_hooks(small, task, rule)).detach()
+    expected = plain(small, TEXTS, ones, more=plain_hooks(small, TEXTS, rule)).detach()
     np.testing.assert_allclose(found, expected, atol=5e-5)
-    assert np.abs(found - task_log_prob(small, task)).max() > 1e-3
+    assert np.abs(found - task_log_prob(small, TEXTS)).max() > 1e-3
 
 
 def test_keys_that_heads_share_cannot_be_changed_for_one_of_them(llama: mh.Model) -> None:
@@ -165,21 +162,12 @@ def test_keys_that_heads_share_cannot_be_changed_for_one_of_them(llama: mh.Model
         task_log_prob(llama, TEXTS, "L2H0", intervention=Keys())
 
 
-def test_gates_of_one_change_nothing_at_all(small: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = TEXTS.tokens(small).ids
-
-    def gated(read: int) -> Tensor:
-        at = torch.arange(ids.shape[1])[-read:].expand(len(ids), -1)
-        with torch.no_grad():
-            ones = torch.ones(1, small.n_layers, small.n_heads)
-            return small.unembed(_final_states(small, ids, at, ones, (), recompute=False)[0])
-
-    own = small.unembed(small.backend.run(ids))
-    found = {read: gated(read) for read in (1, 2, ids.shape[1])}
-    monkeypatch.setattr(gates_module, "_gate", lambda z, gates: z)
-    for read, logits in found.items():
-        torch.testing.assert_close(logits, gated(read), atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(logits, own[:, -read:], atol=1e-5, rtol=1e-5)
+def test_gates_of_one_change_nothing_at_all(small: mh.Model) -> None:
+    ids, ones = TEXTS.tokens(small).ids, torch.ones(1, small.n_layers, small.n_heads)
+    at = torch.arange(ids.shape[1]).expand(len(ids), -1)
+    with torch.no_grad():
+        found = small.unembed(_final_states(small, ids, at, ones, (), recompute=False)[0])
+    torch.testing.assert_close(found, small.unembed(small.backend.run(ids)), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("analysis", [task_log_prob, partial(task_log_prob, off="L0H1"), fit_gates])
@@ -301,21 +289,6 @@ def test_a_fit_is_that_of_torchs_adam(llama: mh.Model, options: Any) -> None:
         np.testing.assert_allclose(gates["keep"][number], keep, atol=4e-3)
         drop = torch_adam(llama, TEXTS, none.numpy(), -0.2, 4, later)
         np.testing.assert_allclose(gates["drop"][number], drop, atol=4e-3)
-
-
-def test_stacked_seeds_are_seeds_one_after_the_other(llama: mh.Model) -> None:
-    options: dict[str, Any] = {"updates": 12, "batch": 2, "fit": FitSettings(clip_gradient=0.5)}
-    together = fit_gates(llama, TEXTS, seeds=3, **options)
-    for seed in range(3):
-        alone = fit_gates(llama, TEXTS, seeds=[seed], **options)
-        for name in ("none", "keep", "drop"):
-            np.testing.assert_allclose(together[name][seed], alone[name][0], atol=2e-3)
-
-
-def test_the_pull_is_to_where_its_sign_says(micro: mh.Model) -> None:
-    gates = fit_gates(micro, capitals(), seeds=2, updates=(1, 5, 5))
-    none, keep, drop = (logit(gates[name])[:, *zip(*DEAD, strict=True)] for name in gates.fits)
-    assert (keep[none < 4] > none[none < 4] + 1).all() and (drop[none > -4] < none[none > -4] - 1).all()
 
 
 @pytest.mark.parametrize("side", ["pulled", "both"])

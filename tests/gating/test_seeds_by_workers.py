@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.gating import FitSettings, Task, contrast_gates, fit, fit_gates
+from mechheads.gating import FitSettings, Task, fit, fit_gates
 from mechheads.gating.gates import log_probs
 from support.ctrl_c import stopped_at
 from support.made_workers import MadeWorkers, pressing
@@ -21,7 +21,6 @@ TEXTS = Task(
     [" Paris", " Mary and John", " yes", " cat dog"],
     name="texts",
 )
-OTHERS = Task([" The capital of Italy is", " When Mary went", " no", " a dog"], [" Rome", " John", " no", " cat"])
 FIT: dict[str, Any] = {"seeds": 2, "updates": (4, 3, 5), "batch": 2}
 
 
@@ -38,16 +37,6 @@ def test_workers_fit_each_seed_as_if_it_were_alone(llama: mh.Model) -> None:
         for name in ("gate", "loss", "objective", "updates"):
             np.testing.assert_allclose(together.dataset[name].sel(seed=[seed]), alone.dataset[name], rtol=1e-12)
     assert not together.interrupted
-
-
-def test_contrasts_take_workers(llama: mh.Model) -> None:
-    workers = MadeWorkers(2)
-    options: dict[str, Any] = {"updates": 3, "batch": 2}
-    both = mh.settings(workers=workers)(contrast_gates)(llama, TEXTS, OTHERS, seeds=2, **options)
-    assert len(workers.computed) == 2
-    for seed in (0, 1):
-        alone = contrast_gates(llama, TEXTS, OTHERS, seeds=[seed], **options)
-        np.testing.assert_allclose(both["contrast"][seed], alone["contrast"][0], rtol=1e-12)
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from torch import Tensor
 
 import mechheads as mh
 from mechheads.interventions.basic import Context, InterventionName
-from support import oracles, weight_surgery
 
 HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes", " Rome is big"]
 HARMLESS = [" no", " When Mary went to the store John gave a book", " three cat", " Rome is"]
@@ -113,36 +112,6 @@ def test_ships_is_a_sweep_of_the_kl(llama: mh.Model, rule: Any):
     swept = mh.sweep(llama, mh.Prompts(HARMFUL), intervention=rule, metric=mh.kl_divergence)
     np.testing.assert_allclose(found.values, swept.values, rtol=1e-6, atol=1e-9)
     assert found.values is not None and float(found.values.max()) > 1e-4
-
-
-def negating(model: mh.Model, heads: list[mh.HeadId]) -> list[Any]:
-    """Hooks that turn the sign of z of these heads, by hand."""
-
-    def change(layer: int) -> Callable[[Tensor, Any], Tensor]:
-        def turned(value: Tensor, hook: Any) -> Tensor:
-            value = value.clone()
-            for head in heads:
-                if head.layer == layer:
-                    value[:, :, head.head] *= -1
-            return value
-
-        return turned
-
-    return [(oracles.name(layer, "z"), change(layer)) for layer in {head.layer for head in heads}]
-
-
-def test_sets_of_heads_are_negated_together(llama: mh.Model):
-    heads = [mh.HeadId(0, 1), mh.HeadId(2, 3)]
-    hooks = negating(llama, heads)
-    test = SETS["refusal test"](llama, Negate())
-    wanted = mh.generate(llama, mh.Prompts(HARMFUL), 4, hooks=hooks).texts
-    rows = test.answers[(test.answers["condition"] == "ablated") & (test.answers["kind"] == "harmful")]
-    assert tuple(rows["answer"]) == wanted != mh.generate(llama, mh.Prompts(HARMFUL), 4).texts
-    group = mh.safety.sahara(llama, HARMFUL, 2, intervention=Negate(), score="ships", heads=HEADS, draws=0, **BARE)
-    rows = weight_surgery.rows(llama, HARMFUL)
-    kl = [oracles.kl(oracles.forward(llama, ids)[0], oracles.forward(llama, ids, hooks)[0]) for ids in rows]
-    assert group.table["group"].tolist()[1] == pytest.approx(np.mean(kl), rel=1e-3, abs=1e-6)
-    assert float(np.nanmax(group.trace.scores.values[..., 1])) == pytest.approx(np.mean(kl), rel=1e-3, abs=1e-6)
 
 
 def test_what_sets_of_heads_cannot_be_given_is_told(llama: mh.Model):

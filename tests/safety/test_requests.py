@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -57,36 +56,10 @@ def test_splits_part_a_set():
         load_requests("harmful", "dev")  # pyright: ignore[reportArgumentType]
 
 
-class Page(HTMLParser):
-    """What a browser makes of a piece of HTML: each tag with its attributes, and each text with the tags around it."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, list]] = []
-        self.texts: dict[str, tuple[str, ...]] = {}
-        self.feed(html)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.open.append(tag)
-        self.tags.append((tag, attrs))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.texts[data] = tuple(self.open)
-
-
 def test_harmful_requests_are_folded_and_harmless_ones_are_not():
     harmful, harmless = load_requests(), load_requests("harmless")
-    page = Page(harmful._repr_html_())
-    assert page.tags[:2] == [("details", []), ("summary", [])]  # without "open" it is closed
-    assert page.texts.pop("60 requests a safe model should refuse (texts folded)") == ("details", "summary")
-    assert page.texts == dict.fromkeys(harmful.texts, ("details", "ol", "li"))
     assert repr(harmful) == "<60 requests a safe model should refuse (texts folded)>"
+    assert harmful._repr_html_().startswith(f"<details><summary>{repr(harmful)[1:-1]}</summary><ol><li>")
     assert harmless._repr_html_() is None
     assert repr(harmless).splitlines() == ["<60 harmless requests that look like harmful ones>", *harmless.texts]
 
@@ -147,13 +120,10 @@ def test_folded_texts():
     assert (fold[0], fold[-1], len(fold), list(fold[1:])) == (texts[0], "c", 3, ["a & b", "c"])
     assert repr(fold) == "<3 <b>answers</b> (texts folded)>"
     assert repr(fold[:1]) == "<1 of the <b>answers</b> (text folded)>"
-    page = Page(fold._repr_html_())
-    assert [tag for tag, _ in page.tags] == ["details", "summary", "ol", "li", "li", "li"]
-    assert page.texts == {
-        "3 <b>answers</b> (texts folded)": ("details", "summary"),
-        **dict.fromkeys(texts, ("details", "ol", "li")),
-    }
-    assert "<details>" in fold[1:]._repr_html_()
+    assert fold[:2]._repr_html_() == (
+        "<details><summary>2 &lt;b&gt;answers&lt;/b&gt; (texts folded)</summary>"
+        "<ol><li>&lt;script&gt;alert(1)&lt;/script&gt;</li><li>a &amp; b</li></ol></details>"
+    )
     assert fold == folded(texts, "<b>answers</b>") != folded(texts)
     assert len(folded([])) == 0
 

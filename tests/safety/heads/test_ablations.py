@@ -13,9 +13,7 @@ from torch import Tensor
 
 import mechheads as mh
 from mechheads.engine.work import UnitRuns, batches
-from mechheads.generation.generate import Sampling, end_tokens, generate_under
 from mechheads.interventions.basic import Mean, Patch, Resample, Scale, UniformAttention, Zero
-from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import ships
 from mechheads.safety.heads.ablations import Group, Groups, ablation_name, ablation_of, about_ablation
 from mechheads.safety.heads.ships import SafetyJob, ready
@@ -133,22 +131,6 @@ def test_epsilon_is_not_rounded(tiny: Callable[[str], Path], llama: mh.Model, ki
     assert float((found - little).norm()) < 0.02 * float((nothing - little).norm())
 
 
-@pytest.mark.parametrize("through", ["q", "k"])
-def test_without_scores_each_row_is_uniform_over_the_prompts_own_tokens(llama: mh.Model, through: Any):
-    head, kv = mh.HeadId(1, 2), 1
-    lengths = [ids.shape[1] for ids in weight_surgery.rows(llama, PROMPTS)]
-    assert len(set(lengths)) > 2  # there is padding
-    hooks = hooks_of(llama, UniformAttention(0.0, through), [head], PROMPTS)
-    run = llama.backend.under(hooks, lambda: HeadCache.run(llama, PROMPTS, sites=("z", "pattern")))
-    for i, ids in enumerate(weight_surgery.rows(llama, PROMPTS)):
-        n = ids.shape[1]
-        wanted = torch.tril(torch.ones(n, n)) / torch.arange(1, n + 1)[:, None]
-        torch.testing.assert_close(run.pattern[head][i, :n, :n], wanted, atol=1e-6, rtol=0)
-        assert not run.pattern[head][i, n:].any() and not run.pattern[head][i, :, n:].any()
-        v = oracles.activations(llama, ids)[oracles.name(1, "v")][0, :, kv]
-        torch.testing.assert_close(run.z[head][i, :n], oracles.causal_mean(v), atol=1e-5, rtol=1e-5)
-
-
 def test_k_at_one_position_reaches_later_tokens_and_q_does_not(llama: mh.Model):
     """With ``positions`` a key is where it is attended to: that of the first token matters to the last."""
     ids = weight_surgery.rows(llama, PROMPTS[:1])[0]
@@ -162,51 +144,6 @@ def test_k_at_one_position_reaches_later_tokens_and_q_does_not(llama: mh.Model):
         wanted = oracles.kl(oracles.forward(llama, ids)[0], oracles.with_z(llama, ids, 2, 1, z)[0])
         assert float(found.values[2, 1, 0, 0]) == pytest.approx(wanted, abs=1e-6, rel=1e-3)
         assert (wanted > 1e-5) == (through == "k")
-
-
-@pytest.mark.parametrize("kind", ["undifferentiated", "scaling", "zero"])
-def test_a_run_under_the_hooks_is_a_copy_with_scaled_weights(architecture: tuple[mh.Model, Path], kind: str):
-    model, folder = architecture
-    epsilon = 0.0 if kind == "zero" else 0.3
-    which = weight_of(kind, "q")
-    copy = weight_surgery.scale(copy_of(model, folder, which), HEADS, which, epsilon)
-    check_hooks(
-        model, hooks_of(model, rule_of(kind, 0.3), HEADS, PROMPTS), lambda ids: weight_surgery.logits(copy, ids)
-    )
-
-
-def check_hooks(model: mh.Model, hooks: Any, wanted: Callable[[Tensor], Tensor]) -> None:
-    tokens, changes = mh.Prompts(PROMPTS).tokens(model), []
-    together = model.unembed(model.backend.run(tokens.ids, hooks))
-    for i, ids in enumerate(weight_surgery.rows(model, PROMPTS)):
-        expected = wanted(ids)
-        torch.testing.assert_close(together[i, : ids.shape[1]], expected, atol=2e-4, rtol=0)
-        changes.append(float((expected - oracles.forward(model, ids)[0]).abs().max()))
-    assert max(changes) > 1e-2
-
-
-def test_mean_is_taken_over_the_real_tokens_of_the_run_that_is_given(architecture: tuple[mh.Model, Path]):
-    model, _ = architecture
-    rows = weight_surgery.rows(model, PROMPTS)
-    by_hand = oracles.mean_z_hooks(model, rows, HEADS)
-    check_hooks(model, hooks_of(model, "mean", HEADS, PROMPTS), lambda ids: oracles.forward(model, ids, by_hand)[0])
-
-
-@pytest.mark.parametrize("kind", ["undifferentiated", "scaling"])
-def test_a_model_writes_under_changes_as_a_copy_with_scaled_weights_does(
-    architecture: tuple[mh.Model, Path], kind: str
-):
-    model, folder = architecture
-    which = weight_of(kind, "q")
-    intact, found = generate_under(
-        model, PROMPTS, [(), changes_of(model, rule_of(kind, 0.2), HEADS, PROMPTS)], Sampling(6)
-    )
-    copy = copy_of(model, folder, which)
-    rows, ends = weight_surgery.rows(model, PROMPTS), end_tokens(model)
-    assert [list(ids) for ids in intact.ids] == [weight_surgery.write_on(copy, row, ends, 6) for row in rows]
-    weight_surgery.scale(copy, HEADS, which, 0.2)
-    assert [list(ids) for ids in found.ids] == [weight_surgery.write_on(copy, row, ends, 6) for row in rows]
-    assert intact.texts != found.texts
 
 
 def test_what_a_result_remembers(llama: mh.Model, loaded: Callable[[str], mh.Model]):

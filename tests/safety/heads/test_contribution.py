@@ -16,11 +16,10 @@ from torch import Tensor
 import mechheads as mh
 import mechheads.safety.openings
 from mechheads.generation.generate import Generated, Sampling
-from mechheads.metrics import MetricContext
-from mechheads.safety import OPENING, OpeningLogProb, find_opening, refusal_contribution, with_opening
+from mechheads.safety import OPENING, find_opening, refusal_contribution
 from mechheads.safety.heads.contribution import shared_end
 from mechheads.safety.judge import verdict
-from mechheads.safety.openings import value_of, with_answer
+from mechheads.safety.openings import with_answer
 from mechheads.safety.requests import Sides
 from support import oracles, weight_surgery
 from support.levels import few
@@ -165,18 +164,6 @@ def test_it_says_where_there_is_no_refusal(llama: mh.Model, monkeypatch: pytest.
         refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
 
 
-def test_the_log_probability_of_an_opening_by_hand(llama: mh.Model):
-    metric = OpeningLogProb((3, 7))
-    logits = torch.randn(2, 2, llama.d_vocab, generator=torch.Generator().manual_seed(0))
-    context = MetricContext(logits, mh.Prompts([[5, 6], [6, 7]]).tokens(llama), torch.ones(2, 2, dtype=torch.bool))
-    p = logits.double().softmax(-1)
-    wanted = [math.log(float(p[i, 0, 3])) + math.log(float(p[i, 1, 7])) for i in range(2)]
-    np.testing.assert_allclose(metric(logits, context), wanted, rtol=1e-5)
-    assert (metric.unit, metric.null, metric.reads) == ("nats", 0.0, 2)
-    opened = with_opening(llama, mh.Prompts([[8, 9], [5]]), [3, 7]).items
-    assert [[*row] for row in opened] == [[8, 9, 3], [5, 3]]
-
-
 def test_an_answer_that_ends_sooner_is_filled_up(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     def generate(model: mh.Model, prompts: mh.Prompts, sampling: Sampling, **options: Any) -> Any:
         assert sampling == Sampling(3)
@@ -209,18 +196,6 @@ def test_the_opening_is_that_of_most_refusals(llama: mh.Model, monkeypatch: pyte
     assert find_opening(llama, mh.Prompts(["d"]), BEGINS) == tuple(begins(llama))
     with pytest.raises(ValueError, match="opening is ''"):
         find_opening(llama, mh.Prompts(["d"]), "")
-
-
-def test_a_metric_of_the_model_as_it_is_now(llama: mh.Model):
-    prompts, metric = mh.Prompts(HARMFUL[:2]), OpeningLogProb(tuple(begins(llama)))
-
-    def zero(value: Tensor, hook: Any) -> Tensor:
-        return 0 * value
-
-    for hooks in ([], [(oracles.name(1, "z"), zero)]):
-        wanted = [refusing(llama, oracles.forward(llama, ids, hooks)[0]) for ids in weight_surgery.rows(llama, prompts)]
-        found = llama.backend.under(hooks, lambda: value_of(llama, prompts, metric))
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 def test_sides(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):

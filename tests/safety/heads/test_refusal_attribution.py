@@ -182,8 +182,3 @@ def test_find_openings_of_texts_are_cut_to_the_shortest(llama: mh.Model):
 def test_find_openings_refuses_what_are_no_texts(llama: mh.Model, wrong: Any, message: str):
     with pytest.raises(ValueError, match=message):
         refusal_attribution(llama, HARMFUL, openings=wrong)
-
-
-def test_refusal_attribution_warns_of_a_model_that_does_not_refuse(llama: mh.Model):
-    with pytest.warns(UserWarning, match="a mean probability of"):
-        refusal_attribution(llama, HARMFUL, **QUIET)

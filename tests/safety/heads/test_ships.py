@@ -18,7 +18,7 @@ import mechheads.safety.heads.ships
 from mechheads.engine import plan as plans
 from mechheads.engine.job import Spec, make_ready
 from mechheads.engine.work import UnitRuns, batches
-from mechheads.results.stats import cluster_draws, top_shares
+from mechheads.results.stats import top_shares
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import compare_ablations, generalized_ships, safety_heads, ships
 from mechheads.safety.heads.ablations import Groups, ablation_of
@@ -82,16 +82,6 @@ def direct_angle(x: np.ndarray, y: np.ndarray, r: int) -> float:
     return float(np.degrees(subspace_angles(u, v)).sum())
 
 
-def states_without(model: mh.Model, ablation: Any, epsilon: float) -> dict[mh.HeadId, np.ndarray]:
-    """The last-token states as the engine gives them, for each head [prompt, d_model]."""
-    (job,) = jobs_of(model, rule_of(ablation, epsilon))
-    return {
-        head: final[:, -1].double().numpy()
-        for batch in batches(job)
-        for (head, _), final in zip(batch.units, UnitRuns(job)(batch.units)[0], strict=True)
-    }
-
-
 @pytest.mark.parametrize("ablation", ["undifferentiated", "scaling"])
 def test_both_scores_are_those_of_one_full_forward_per_head_and_prompt(small: mh.Model, ablation: Any):
     found = safety_heads(small, REQUESTS, intervention=rule_of(ablation, epsilon=0.3), r=2, **QUIET)
@@ -119,21 +109,6 @@ def test_angles_are_those_of_a_direct_svd_of_the_engines_states(llama: mh.Model,
         for (head, _), final in zip(batch.units, UnitRuns(job)(batch.units)[0], strict=True):
             expected = direct_angle(intact, final[:, 0].double().numpy(), r)
             assert found[head]["score"] == pytest.approx(expected, abs=1e-6)
-
-
-def test_one_pass_gives_what_each_function_gives_alone(llama: mh.Model):
-    both = safety_heads(llama, REQUESTS, 3, intervention=rule_of("scaling", epsilon=0.1), **QUIET)
-    kl = ships(llama, REQUESTS, intervention=rule_of("scaling", epsilon=0.1), **QUIET)
-    angle = generalized_ships(llama, REQUESTS, intervention=rule_of("scaling", epsilon=0.1), **QUIET)
-    np.testing.assert_array_equal(both.scores, kl.scores)
-    np.testing.assert_array_equal(both.dataset["ci_low"], kl.dataset["ci_low"])
-    np.testing.assert_allclose(both.generalized_ships, angle.scores, atol=1e-9)
-    np.testing.assert_allclose(both.dataset["generalized_ships_low"], angle.dataset["ci_low"], atol=1e-9)
-    np.testing.assert_allclose(both.dataset["generalized_ships_high"], angle.dataset["ci_high"], atol=1e-9)
-    assert both.heads() == kl.heads(3)
-    assert (kl.unit, kl.kind, kl.name) == ("nats", "ships", "Ships, scaling")
-    assert (angle.unit, angle.kind) == ("degrees", "generalized_ships")
-    assert "2410.13708" in both.citation()
 
 
 @pytest.mark.parametrize("ablation", ["undifferentiated", "scaling", "mean"])
@@ -261,24 +236,6 @@ def test_provenance_says_what_was_done(llama: mh.Model):
     assert given_as_is.dataset["cluster"].values.tolist() == ["a", "a", "b", "b", "c"]
 
 
-def test_the_table_has_both_scores(llama: mh.Model):
-    found = safety_heads(llama, REQUESTS, 3, **QUIET)
-    table = found.top()
-    assert len(table) == len(found.heads()) == 3
-    assert len(found.top(5)) == 5
-    assert table["score"].tolist() == sorted(table["score"], reverse=True)
-    first = found.heads()[0]
-    assert table["generalized_ships"].tolist()[0] == float(found.generalized_ships[first.layer, first.head])
-    assert list(table.columns[-4:]) == [
-        "generalized_ships",
-        "generalized_ships_low",
-        "generalized_ships_high",
-        "in_top",
-    ]
-    np.testing.assert_array_equal(table["ships"], table["score"])
-    assert "generalized_ships" in found._repr_html_()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -402,15 +359,6 @@ def test_one_head_of_many_requests_takes_no_svd_of_all_states(monkeypatch: pytes
     assert turn(changed)[0] == pytest.approx(direct_angle(states, changed, 1), abs=1e-6)
 
 
-def test_cluster_draws_by_hand():
-    draws = cluster_draws(["a", "b", "a", "c"], 500, seed=3)
-    wanted = np.random.default_rng(3).multinomial(3, [1 / 3] * 3, size=500)
-    np.testing.assert_array_equal(draws, wanted[:, [0, 1, 0, 2]])
-    np.testing.assert_array_equal(draws[:, 0], draws[:, 2])
-    assert set(draws[:, [0, 1, 3]].sum(1)) == {3.0}
-    np.testing.assert_array_equal(cluster_draws(["a", "b", "a", "c"], 500, seed=3), draws)
-
-
 def test_top_shares_by_hand():
     nan = np.nan
     draws = np.array(
@@ -467,8 +415,3 @@ def test_the_contrast_is_the_log_ratio_of_both_ships_pair_by_pair(small: mh.Mode
     assert found.kind == "ships_contrast" and np.isfinite(found["L0H1"]["p_value"])
     same = mh.ships(small, harmful, harmless=harmful, **given)
     assert not same.dataset["values"].sel(layer=0, head=1).any() and same.dataset["p_value"].sel(layer=0, head=1) == 1
-
-
-def test_the_contrast_needs_a_look_alike_for_each_request(llama: mh.Model):
-    with pytest.raises(ValueError, match="harmful has 2 requests, harmless has 1; give a look-alike for each"):
-        mh.ships(llama, [" yes", " no"], harmless=[" three"], template="bare")
