@@ -225,11 +225,7 @@ class Backend(ABC):
 
     @abstractmethod
     def fuse_attention(self) -> None:
-        """From now on, compute no patterns where no hook asks for them; until ``masks_count``, as for long prompts."""
-
-    @abstractmethod
-    def masks_count(self) -> None:
-        """From now on, look whether masks are causal only if they are long enough to be worth it."""
+        """From now on, compute no patterns where no hook asks for them."""
 
     @abstractmethod
     def embed(self, ids: Int[Tensor, "row pos"]) -> tuple[Float[Tensor, "row pos d_model"], Blocks]:

@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from transformer_lens.hook_points import HookPoint
-from transformer_lens.model_bridge.generalized_components import NormalizationBridge
 from transformers import DynamicCache
 from transformers.activations import NewGELUActivation
 
@@ -112,11 +110,8 @@ class BridgeBackend(Backend):
             )
 
     def fuse_attention(self) -> None:
-        self._fused = [fused_attention(block) for block in self.module.blocks]
-
-    def masks_count(self) -> None:
-        for attention in filter(None, self._fused):
-            attention.long = 2**62 if self.devices.several else LONG  # reading a mask would wait for its device
+        long = 2**62 if self.devices.several else LONG  # reading a mask would wait for its device
+        self._fused = [fused_attention(block, long) for block in self.module.blocks]
 
     def embed(self, ids: Int[Tensor, "row pos"]) -> tuple[Float[Tensor, "row pos d_model"], Blocks]:
         residual, _, blocks = self._prepare(input_ids=ids)
@@ -234,12 +229,8 @@ class BridgeBackend(Backend):
         return seen[0].reshape(x.shape)
 
     def _briefly(self, layer: int, run: Callable[[], R], more: Iterable[Change] = ()) -> R:
-        """Call ``run`` while the block computes in one step what torch can, where no hook reads a step in between."""
-        changes = [
-            Forward(part, forward)
-            for part, forward, points in self._in_one_step[layer]
-            if "forward" not in part.__dict__ and not any(point.has_hooks() for point in points)
-        ]
+        """Call ``run`` while the block computes no patterns, if no hook asks for them, and GPT-2's GELU in one step."""
+        changes = [Forward(part, _gelu) for part in self._gelus[layer] if "forward" not in vars(part)]
         fused = self._fused[layer]
         if fused is not None and fused.serves:
             changes.append(fused.change())
@@ -247,16 +238,9 @@ class BridgeBackend(Backend):
             return run()
 
     @cached_property
-    def _in_one_step(self) -> list[list[tuple[Any, Callable[..., Tensor], list[HookPoint]]]]:
-        """For each block, norms and activations that have a quicker forward with the same result, and hook points."""
-        quicker: list[list[tuple[Any, Callable[..., Tensor], list[HookPoint]]]] = []
-        for block in self.module.blocks:
-            parts: list[Any] = list(block.modules())
-            quicker.append(
-                [(part, part.original_component.forward, _points_of(part)) for part in parts if _is_quicker(part)]
-                + [(part, _gelu, []) for part in parts if type(part) is NewGELUActivation]
-            )
-        return quicker
+    def _gelus(self) -> list[list[Any]]:
+        """GPT-2's activations in each block."""
+        return [[part for part in block.modules() if type(part) is NewGELUActivation] for block in self.module.blocks]
 
     def take_steps(self) -> bool:
         fused = any(self._fused)
@@ -336,18 +320,6 @@ def _update_under(name: str, update: Callable[..., Any], k: Tensor, v: Tensor, *
 def _as_seen(mask: Tensor) -> Bool[Tensor, "query key"]:
     """True if a query sees a key, from a boolean mask or from a mask that is added to the scores."""
     return mask if mask.dtype == torch.bool else mask > -1
-
-
-def _is_quicker(part: Any) -> bool:
-    """Whether a norm's result without hooks is that of the norm of transformers, or of torch up to rounding."""
-    if not isinstance(part, NormalizationBridge):
-        return False
-    native = part.use_native_layernorm_autograd or getattr(part.config, "layer_norm_folding", False)
-    return native or (type(part) is NormalizationBridge and type(part.original_component) is nn.LayerNorm)
-
-
-def _points_of(module: Any) -> list[HookPoint]:
-    return [part for part in module.modules() if isinstance(part, HookPoint)]
 
 
 def _gelu(x: Tensor) -> Tensor:

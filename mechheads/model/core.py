@@ -18,7 +18,7 @@ from mechheads.model.backend import Backend, Sizes, Weight
 from mechheads.model.changes import R, as_usual, without_autocast
 from mechheads.model.parts import moved
 from mechheads.model.proof import Proofs
-from mechheads.model.sources import AttnImplementation, Source
+from mechheads.model.sources import Source
 
 _WHOLE = (
     "whole: a run cannot be resumed from its cached keys, so every changed copy is computed from its first token on, "
@@ -72,7 +72,6 @@ class ModelCore(Wrapped):
         self.backend, backend.proofs = backend, Proofs(backend)
         self.name, self.revision = name, revision
         self.source: Source | None = None
-        self.attn_implementation: AttnImplementation = "eager"
         self.tokenizer = backend.tokenizer if tokenizer is None else tokenizer
         sizes: Sizes = backend.sizes
         self.n_layers, self.n_heads, self.n_kv_heads = sizes.n_layers, sizes.n_heads, sizes.n_kv_heads

@@ -3,8 +3,7 @@
 A fused kernel goes from q, k and v to z and never holds a pattern. What comes before and after keeps its hook points.
 If the bridge wraps a projection each for q, k and v, transformers' own attention runs, with its fused kernel (``Own``).
 If one projection gives all three, which the bridge splits, the bridge's method from q, k and v on is replaced
-(``Split``). A causal mask spares the kernel half of the products, but only for as many queries as keys: where the first
-tokens have keys only, because they were computed before, empty queries are put in their place.
+(``Split``). A causal mask spares the kernel half of the products.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.generalized_components import (
@@ -22,7 +21,6 @@ from transformer_lens.model_bridge.generalized_components import (
     JointQKVPositionEmbeddingsAttentionBridge,
     PositionEmbeddingsAttentionBridge,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from mechheads.model.changes import Forward, R
 
@@ -32,10 +30,6 @@ LONG = 256
 """From so many tokens on, it is worth the time to look whether a mask is causal."""
 _STEPS = ("use_split_qkv_input", "use_attn_in", "use_attn_result")
 """Settings of the bridge that ask for more hook points inside attention."""
-_MOST_EMPTY = 4
-"""Empty queries are worth it if there are at least so many times as many keys."""
-_CAUSAL = "sdpa of the last queries"
-"""transformers' name for its fused kernel with empty queries, which is registered below."""
 _KERNEL = "_attn_implementation_internal"
 """The attribute in which a configuration of transformers keeps the name of its kernel."""
 _SPLIT = "_reconstruct_attention"
@@ -47,11 +41,10 @@ _OWN = "_attn"
 class FusedAttention(ABC):
     """The attention of one block without its pattern; masks of ``long`` tokens and more may be found causal."""
 
-    def __init__(self, attention: Any) -> None:
-        self.attention = attention
+    def __init__(self, attention: Any, long: int) -> None:
+        self.attention, self.long = attention, long
         self._own = attention.original_component
         self._points = [part for part in attention.children() if isinstance(part, HookPoint)]
-        self.long = 0
 
     @property
     def serves(self) -> bool:
@@ -74,8 +67,7 @@ class FusedAttention(ABC):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
         """The z of each head, from q, k and v [row, head, pos, d_head] and a mask, boolean or added to the scores."""
         if is_causal(mask, self.long):
-            q, ahead = _with_empty(q, k)
-            return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)[..., ahead:, :]
+            return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
         added = mask if mask.dtype == torch.bool else mask.to(q.dtype)
         return scaled_dot_product_attention(q, k, v, attn_mask=added, scale=scale)
 
@@ -84,10 +76,10 @@ class Own(FusedAttention):
     """transformers' own attention, with its fused kernel."""
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
-        mask, kernel = kwargs.get("attention_mask"), "sdpa"
+        mask = kwargs.get("attention_mask")
         if mask is not None and is_causal(mask, self.long):
-            kwargs["attention_mask"], kernel = None, _CAUSAL
-        own = _with_kernel(self._own, kernel)
+            kwargs["attention_mask"] = None
+        own = _with_fused_kernel(self._own)
         return type(own).forward(own, *args, **kwargs)
 
 
@@ -119,7 +111,7 @@ class Split(FusedAttention):
         return bridge._apply_output_projection(z), None
 
 
-def fused_attention(block: Any) -> FusedAttention | None:
+def fused_attention(block: Any, long: int) -> FusedAttention | None:
     """The fused attention of a block; None if it would not compute the same, with the same hooks."""
     attention: Any = getattr(block, "attn", None)
     own: Any = getattr(attention, "original_component", None)
@@ -128,17 +120,17 @@ def fused_attention(block: Any) -> FusedAttention | None:
     kind = type(attention)
     split = [getattr(cls, _SPLIT) for cls in (JointQKVAttentionBridge, JointQKVPositionEmbeddingsAttentionBridge)]
     if kind.forward is JointQKVAttentionBridge.forward and getattr(kind, _SPLIT) in split:
-        return Split(attention)
+        return Split(attention, long)
     is_wrapped = isinstance(attention, PositionEmbeddingsAttentionBridge) or kind.forward is AttentionBridge.forward
     parts = getattr(attention, "submodules", {}).items()
     calls_the_same = all(getattr(own, str(part.name), None) is getattr(attention, name, None) for name, part in parts)
-    return Own(attention) if is_wrapped and calls_the_same and not hasattr(own, _OWN) else None
+    return Own(attention, long) if is_wrapped and calls_the_same and not hasattr(own, _OWN) else None
 
 
-def _with_kernel(attention: Any, kernel: str) -> Any:
-    """The same attention with another kernel; the configuration that layers and threads share keeps its own."""
+def _with_fused_kernel(attention: Any) -> Any:
+    """The same attention with the fused kernel; the configuration that layers and threads share keeps its own."""
     same, config = _shallow(attention), _shallow(attention.config)
-    vars(config)[_KERNEL] = kernel
+    vars(config)[_KERNEL] = "sdpa"
     vars(same)["config"] = config
     return same
 
@@ -151,25 +143,9 @@ def _shallow(thing: R) -> R:
 
 
 def is_causal(mask: Tensor, long: int = LONG) -> bool:
-    """Whether a long mask lets each query see just the keys up to its own; the queries are those of the last keys."""
+    """Whether a long mask has as many queries as keys, and lets each query see just the keys up to its own."""
     queries, keys = mask.shape[-2:]
-    if queries < long or not 0 <= keys - queries <= keys // _MOST_EMPTY:
+    if queries < long or queries != keys:
         return False
-    causal = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril(keys - queries)
+    causal = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril()
     return bool(((mask if mask.dtype == torch.bool else mask == 0) == causal).all())
-
-
-def _with_empty(q: Tensor, k: Tensor) -> tuple[Tensor, int]:
-    """Queries [row, head, pos, d_head] after empty ones for the keys before them, and the number of these."""
-    ahead = k.shape[-2] - q.shape[-2]
-    return torch.cat([q.new_zeros(*q.shape[:-2], ahead, q.shape[-1]), q], dim=-2) if ahead else q, ahead
-
-
-def _causal(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: None, **kwargs: Any) -> tuple[Tensor, None]:
-    """transformers' own fused attention, z [row, pos, head, d_head], with empty queries for the first keys."""
-    q, ahead = _with_empty(q, k)
-    z, none = ALL_ATTENTION_FUNCTIONS["sdpa"](module, q, k, v, mask, **kwargs)
-    return z[:, ahead:], none
-
-
-AttentionInterface.register(_CAUSAL, _causal)

@@ -120,9 +120,6 @@ class HookedBackend(Backend):
     def fuse_attention(self) -> None:
         """Nothing changes: HookedTransformer computes attention step by step only."""
 
-    def masks_count(self) -> None:
-        """Nothing changes either."""
-
     def embed(self, ids: Int[Tensor, "row pos"]) -> tuple[Float[Tensor, "row pos d_model"], Blocks]:
         return self.module.input_to_embed(ids, attention_mask=torch.ones_like(ids))[0], self._block
 

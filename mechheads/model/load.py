@@ -23,7 +23,7 @@ from mechheads.model.loading import Reference, prove_loaded, references_of
 from mechheads.model.model import Model
 from mechheads.model.on_disk import Room, Spread, on_disk_of
 from mechheads.model.proof import versions
-from mechheads.model.sources import AttnImplementation, BackendName, Source
+from mechheads.model.sources import BackendName, Source
 from mechheads.model.sources.default import DEFAULT_MODEL
 from mechheads.model.sources.held import held_model
 from mechheads.model.sources.load import load_pretrained
@@ -39,7 +39,6 @@ def load(
     device: str | torch.device = "auto",
     backend: BackendName | None = None,
     trust_remote_code: bool = False,
-    attn_implementation: AttnImplementation = "sdpa",
     max_memory: int | str | Mapping[str | int, int | str] | None = None,
     device_map: str | Mapping[str, int | str] | None = None,
 ) -> Model:
@@ -57,8 +56,6 @@ def load(
         backend: ``"bridge"`` (TransformerBridge) or ``"hooked"`` (HookedTransformer, TransformerLens 3.9 only).
             By default, the recommended one of the installed TransformerLens.
         trust_remote_code: whether code that comes with a hub model may run.
-        attn_implementation: ``"sdpa"`` computes attention by torch's fused kernels wherever no pattern is asked for or
-            changed, if a trial run gives the same numbers; ``"eager"`` never does.
         max_memory: the memory that the weights may take on the device, in bytes or as text such as "8 GB". Blocks that
             do not fit stay on disk in the model's own safetensors files, and are read one at a time when they run;
             ``"least"`` leaves all of them there. The numbers are the same. By default, all weights are in memory. Uses
@@ -100,7 +97,6 @@ def load(
             found.tokenizer,
             found.name,
             backend=chosen,
-            attn_implementation=attn_implementation,
         )
     model.revision = found.revision
     path = Path(name_or_path or DEFAULT_MODEL).expanduser()
@@ -111,7 +107,6 @@ def load(
         dtype,
         backend,
         trust_remote_code,
-        attn_implementation=attn_implementation,
         max_memory=max_memory,
         device_map=device_map,
     )
@@ -166,7 +161,6 @@ def from_transformers(
     name: str,
     *,
     backend: BackendName | None = None,
-    attn_implementation: AttnImplementation = "sdpa",
     held: Any = None,
 ) -> Model:
     """Use a transformers model with eager attention; ``held`` is the user's own object around its weights."""
@@ -184,7 +178,7 @@ def from_transformers(
             adapter = bridge.BridgeBackend(_boot(bridge.boot, model, tokenizer, name))
         if held is not None:
             adapter.hold(held)
-        ready = _ready(Model(adapter, name, tokenizer=tokenizer), attn_implementation, references)
+        ready = _ready(Model(adapter, name, tokenizer=tokenizer), references)
         if held is not None:
             adapter.hold(held)  # a model of peft takes merged adapters that are off out in its first run
         return ready
@@ -238,7 +232,7 @@ def _own_copy(tokenizer: Any) -> Any:
 
 
 @checked
-def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplementation = "sdpa") -> Model:
+def wrap(model: Any, tokenizer: Any = None) -> Model:
     """Use a model that you already have: one of TransformerLens, transformers or peft. It is not changed.
 
     A model of transformers, with adapters too, is read through modules of its own around the same weights: it may run
@@ -255,7 +249,6 @@ def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplemen
             transformers; or a peft ``PeftModel``, with its active adapters if they are on.
         tokenizer: needed for a model of transformers or peft. For others, used instead of the model's own, which
             TransformerLens may have configured to prepend a beginning-of-sequence token.
-        attn_implementation: as in ``load``.
 
     Returns:
         A model for every analysis, around the one given.
@@ -270,8 +263,8 @@ def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplemen
     """
     with settings_kept():
         if (held := held_model(model, tokenizer)) is not None:
-            return from_transformers(*held, attn_implementation=attn_implementation, held=model)
-        wrapped = _wrapped(model, tokenizer, attn_implementation)
+            return from_transformers(*held, held=model)
+        wrapped = _wrapped(model, tokenizer)
     if tokenizer is None and _begins_otherwise(wrapped.tokenizer):
         warnings.warn(
             "model: TransformerLens has its tokenizer put a beginning-of-sequence token before every text, which the "
@@ -316,7 +309,7 @@ def _has_folded_value_biases(model: Model) -> bool:
     return has_places and not some("V") and some("O") and (some("Q") or some("K"))
 
 
-def _wrapped(model: Any, tokenizer: Any, attn_implementation: AttnImplementation) -> Model:
+def _wrapped(model: Any, tokenizer: Any) -> Model:
     names = {base.__name__ for base in type(model).__mro__}
     if "HookedTransformer" in names:
         from mechheads.model.hooked import HookedBackend as Adapter
@@ -327,7 +320,7 @@ def _wrapped(model: Any, tokenizer: Any, attn_implementation: AttnImplementation
             f"model is a {type(model).__name__}; wrap takes a HookedTransformer or a TransformerBridge, a causal "
             "language model of transformers, or a PeftModel. For a name or a folder, use mh.load"
         )
-    return _ready(Model(Adapter(model), model.cfg.model_name, tokenizer=tokenizer), attn_implementation)
+    return _ready(Model(Adapter(model), model.cfg.model_name, tokenizer=tokenizer))
 
 
 def _choose_backend(backend: BackendName | None) -> BackendName:
@@ -343,9 +336,8 @@ def _choose_backend(backend: BackendName | None) -> BackendName:
     return backend
 
 
-def _ready(model: Model, attn_implementation: AttnImplementation, references: Sequence[Reference] = ()) -> Model:
+def _ready(model: Model, references: Sequence[Reference] = ()) -> Model:
     """The model, after the proof that it may be read."""
-    model.attn_implementation = attn_implementation
     model.backend.changes.alone(lambda: prove_loaded(model, references))
     model.backend.loaded = versions(model.backend.weights)
     if model.backend.on_disk is not None:

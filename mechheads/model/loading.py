@@ -156,8 +156,7 @@ def _proved(model: ModelCore, references: Sequence[Reference]) -> HeadCache:
     every = [*references] or [_own(backend)]
     if not every[0].logits.isfinite().all():
         raise _Unreadable(_why_not_finite(backend, every[0].logits))
-    if model.attn_implementation == "sdpa":
-        backend.fuse_attention()
+    backend.fuse_attention()
     keys: tuple[str, ...] = ("keys", "values")
     mlps: dict[int, Tensor] = {}
     while True:
@@ -184,7 +183,6 @@ def _proved(model: ModelCore, references: Sequence[Reference]) -> HeadCache:
         raise _Unreadable(
             f"{who} give different logits on a prompt of {every[-1].ids.shape[1]} tokens{backend.instead}{why}"
         )
-    backend.masks_count()
     _check_outputs(backend, run, mlps)
     _check_values(backend, run)
     return run

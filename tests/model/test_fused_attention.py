@@ -13,8 +13,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 import mechheads as mh
-from mechheads.limits import Limits
-from mechheads.model import bridge, fused_attention
 from mechheads.model.fused_attention import is_causal
 from mechheads.runs.head_cache import HeadCache
 from support.every_analysis import assert_same_numbers
@@ -33,7 +31,9 @@ TEXTS = ["The capital of France is Paris and the capital of Italy is", "When Joh
 
 
 def both(folder: Path) -> tuple[mh.Model, mh.Model]:
-    return mh.load(folder), mh.load(folder, attn_implementation="eager")
+    model, eager = mh.load(folder), mh.load(folder)
+    eager.backend.take_steps()
+    return model, eager
 
 
 class Largest(TorchDispatchMode):
@@ -135,8 +135,6 @@ def test_a_wrapped_model_is_fused_and_its_own_forward_pass_is_not(tiny: Callable
     model = mh.wrap(bridge)
     assert heads_with_patterns(model, lambda ids: HeadCache.run(model, ids, sites=("z",))) <= 1
     assert heads_with_patterns(model, lambda ids: bridge(torch.tensor(ids))) == 4
-    eager = mh.wrap(bridge, attn_implementation="eager")
-    assert heads_with_patterns(eager, lambda ids: eager.cache(ids, sites=("z",))) == 4
 
 
 def test_an_attention_that_computes_something_else_is_not_used(tiny: Callable[[str], Path], monkeypatch: Any) -> None:
@@ -156,45 +154,16 @@ def test_a_long_mask_is_known_to_be_causal() -> None:
     seen = torch.ones(300, 300, dtype=torch.bool).tril()
     added = torch.zeros(2, 1, 300, 300).masked_fill(~seen, torch.finfo(torch.float32).min)
     assert is_causal(seen[None, None]) and is_causal(added)
-    assert is_causal(seen[3:][None, None]) and is_causal(added[:, :, 40:])
-    for mask in (seen & ~torch.eye(300, dtype=torch.bool), seen | seen.T, seen[:, 1:], seen[:-1], seen[:200, :200]):
+    for mask in (seen & ~torch.eye(300, dtype=torch.bool), seen | seen.T, seen[3:], seen[:-1], seen[:200, :200]):
         assert not is_causal(mask[None, None])
     added[1, 0, 299, 0] = added.min()
     assert not is_causal(added)
     assert not is_causal(seen[:24, :24]) and is_causal(seen[:24, :24], 0)
 
 
-@pytest.mark.parametrize(("name", "impl"), [("gemma3", "sdpa"), ("gemma3", "eager"), ("neox", "sdpa")])
-def test_long_prompts_give_the_models_own_logits(tiny: Callable[[str], Path], name: str, impl: Any) -> None:
-    model = mh.load(tiny(name), attn_implementation=impl)
-    ids = model.backend.trial_tokens(1, 300)
-    logits = model.backend.unembed(model.backend.run(ids)[0])
-    torch.testing.assert_close(logits, model.backend.own_logits(ids)[0], atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("name", few(["llama", "gemma3", "gpt2", "neox"], "gemma3"))
-def test_long_prompts_that_share_their_first_tokens_give_what_step_by_step_gives(
-    tiny: Callable[[str], Path], name: str, monkeypatch: Any
-) -> None:
-    ahead: list[int] = []
-    empty = fused_attention._with_empty
-
-    def noted(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, int]:
-        found = empty(q, k)
-        ahead.append(found[1])
-        return found
-
-    monkeypatch.setattr(fused_attention, "_with_empty", noted)
-    monkeypatch.setattr(bridge, "LONG", 24)
-    shown: dict[str, np.ndarray] = {}
-    for choice in ("sdpa", "eager"):
-        model = mh.load(tiny(name), attn_implementation=choice)
-        ids = [model.backend.trial_tokens(1, 48)[0].tolist() for _ in range(2)]
-        ids[1][5:] = ids[1][5:][::-1]
-        pairs = mh.PromptPairs([ids[0]], [ids[1]])
-        options = {"metric": "kl_divergence", "budget": Limits(tokens=1)}
-        shown[choice] = mh.activation_patch(model, pairs, **options).scores.values
-        assert (5 in ahead) == (choice == "sdpa")
-        ahead.clear()
-    assert np.abs(shown["eager"]).max() > 1e-6
-    np.testing.assert_allclose(shown["sdpa"], shown["eager"], atol=1e-3 * np.abs(shown["eager"]).max())
+@pytest.mark.parametrize("name", ["gemma3", "neox"])
+def test_long_prompts_give_the_models_own_logits(tiny: Callable[[str], Path], name: str) -> None:
+    for model in both(tiny(name)):
+        ids = model.backend.trial_tokens(1, 300)
+        logits = model.backend.unembed(model.backend.run(ids)[0])
+        torch.testing.assert_close(logits, model.backend.own_logits(ids)[0], atol=1e-4, rtol=1e-4)

@@ -193,16 +193,10 @@ def test_a_gpt2_whose_mlps_have_a_width_of_their_own(tiny):
         same(loaded.cache([[1, 2, 3, 4]]).logits[0], gpt2(torch.tensor([[1, 2, 3, 4]])).logits[0], 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("choice", "wrong", "ways"),
-    [
-        *(("backend", wrong, "'bridge', 'hooked'") for wrong in ("", "Bridge", "vllm")),
-        *(("attn_implementation", wrong, "'sdpa', 'eager'") for wrong in ("flash", None, "")),
-    ],
-)
-def test_a_way_to_load_that_there_is_not_is_refused(tiny, choice, wrong, ways):
-    with pytest.raises(ValueError, match=f"{choice} is {wrong!r}; choose one of {ways}"):
-        mh.load(tiny("gpt2"), **{choice: wrong})
+@pytest.mark.parametrize("wrong", ["", "Bridge", "vllm"])
+def test_a_way_to_load_that_there_is_not_is_refused(tiny, wrong):
+    with pytest.raises(ValueError, match=f"backend is {wrong!r}; choose one of 'bridge', 'hooked'"):
+        mh.load(tiny("gpt2"), backend=wrong)
 
 
 def test_a_model_with_damaged_weights_is_refused(tiny, tmp_path):

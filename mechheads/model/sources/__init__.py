@@ -12,8 +12,6 @@ from typing import Literal
 import torch
 
 BackendName = Literal["bridge", "hooked"]
-AttnImplementation = Literal["sdpa", "eager"]
-"""How attention is computed where no pattern is asked for or changed: by torch's fused kernels, or step by step."""
 
 
 class ModelSourceError(ValueError):
@@ -29,6 +27,5 @@ class Source:
     dtype: torch.dtype = torch.float32
     backend: BackendName | None = None
     trust_remote_code: bool = False
-    attn_implementation: AttnImplementation = "sdpa"
     max_memory: int | str | Mapping[str | int, int | str] | None = None
     device_map: str | Mapping[str, int | str] | None = None
