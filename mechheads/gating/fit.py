@@ -7,20 +7,6 @@
 | log p(target) | ``reduce`` over the target's tokens, then the mean over the items of a mini-batch |
 | the regulariser, of logits clipped to +-4 | ``regulariser`` over heads, ``clip_logits`` |
 
-Differences between the paper and its released code, and the default here:
-
-| | paper | released code | default |
-|---|---|---|---|
-| ``reduce`` | sum | mean | mean |
-| ``regulariser`` | sum | mean | mean: a sum over heads is hundreds of times as large as a mean log-probability |
-| ``lr`` | 0.1 to 0.01 | 1.0 | 0.1 to 0.01 |
-| ``lr_regularised`` | 0.5 to 0.1 | 1.0 | 0.5 to 0.1 |
-| ``clip_side`` | both | both | pulled; with both, a head that does nothing but starts shut counts as interfering |
-| ``batch`` | 64 | 32 | 64 |
-| ``clip_gradient`` | not given | 1.0, over all seeds together | none; a number clips each seed by itself |
-| ``updates`` | 500 each | 500 each | 500 each, fewer on a plateau; see ``tolerance`` |
-| ``seeds`` | 10 | 1 | 10 |
-
 Nam et al. 2025 ("Causal Head Gating", arXiv 2505.13737).
 """
 
@@ -132,8 +118,8 @@ def fit_gates(
         ValueError: if an argument does not fit, or the loss of a seed is no longer finite.
         RuntimeError: if a seed ends every worker that tries it; with a store, the same call goes on.
 
-    Nam et al. 2025 (arXiv 2505.13737), section 3. The docstring of this function's module compares the paper, its
-    released code and the defaults here.
+    Nam et al. 2025 (arXiv 2505.13737), section 3. docs/roles.md compares the paper, its released code and the defaults
+    here.
 
     >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"])
     >>> gates = mh.fit_gates(model, task, seeds=2, updates=1)

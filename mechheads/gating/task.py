@@ -8,23 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
 
 from mechheads.io.text import check_unicode, entries, labels
 from mechheads.messages.arguments import check_arguments, check_at_least
 from mechheads.messages.notices import Wrapped
+from mechheads.model.model import Model
 from mechheads.prompts.chats import is_chat
 from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.tokens import Unpadded, check_padding, encode, read_prompts, shorten
-
-if TYPE_CHECKING:
-    import torch
-    from jaxtyping import Bool, Int
-    from torch import Tensor
-
-    from mechheads.model.model import Model
 
 TextOrIds = str | Sequence[int]
 _SHOWN = 160
@@ -138,8 +135,6 @@ class Task(Wrapped):
         >>> len(tokens), list(tokens.rejected)
         (1, [1])
         """
-        import torch
-
         for name, items in (("prompt", self.prompts), ("target", self.targets)):
             rows_of_ids = {index: item for index, item in enumerate(items) if not isinstance(item, (str, Unpadded))}
             check_padding(rows_of_ids, model.tokenizer, name, warns=name == "prompt")

@@ -27,13 +27,12 @@ STORIES: dict[str, Any] = _DATA["stories"]
 MOST = 100 * len(STORIES)
 """The largest number of problems: each story has at least 100 different ones."""
 _OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
-ALIASES = {"capitals": "country_to_capital"}
 _DEFAULT_N, _WORDS, _IN_PROMPT = 200, 1000, 10
 
 
 def task_names() -> tuple[str, ...]:
     """The names that ``load_task`` knows: the tasks of the package and its relations."""
-    return (*_TASKS, "aba_abb", *ALIASES, *relation_names())
+    return (*_TASKS, "aba_abb", *relation_names())
 
 
 def relation_task(model: Model, relation: RelationLike, *, shots: int = 4, n: int | None = None, seed: int = 0) -> Task:
@@ -189,7 +188,7 @@ def load_task(
                             Cluster: the story. Too hard for the default model, which guesses.
     ``aba_abb``             word patterns (200 unless ``n`` is given).
     ``country_to_capital``  or any other name in ``mh.labels.relation_names()``: the targets of a relation after worked
-                            examples. ``capitals`` is short for ``country_to_capital``.
+                            examples.
     ======================  ====================================================================================
 
     The first four ask "Question: ... Answer:" after one worked example of the same kind, drawn for each question. So do
@@ -220,7 +219,7 @@ def load_task(
         if model is None:
             raise ValueError(f"relation {source.name!r} needs a model as a task: load_task(..., model=model)")
         return relation_task(model, source, n=n, seed=seed)
-    if (name := ALIASES.get(str(source), str(source))) in task_names():
+    if (name := str(source)) in task_names():
         if name in _TASKS:
             return _TASKS[name](n, seed)
         if model is None:
@@ -252,7 +251,7 @@ def task_of(name_or_file: str | Path, taken: Mapping[str, Any] | None = None, **
 
 def needs_model(name: str | Path) -> bool:
     """Whether a task can be opened only with a model."""
-    return str(name) in ("aba_abb", "capitals", *relation_names())
+    return str(name) in ("aba_abb", *relation_names())
 
 
 @checked

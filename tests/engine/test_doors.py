@@ -95,7 +95,6 @@ def test_pairs_where_prompts_go(small, pairs, take):
     [
         (lambda m, p: Relation.load("country_to_captial"), 'Did you mean "country_to_capital"?'),
         (lambda m, p: load_task("commonsense"), 'Did you mean "common_sense"?'),
-        (lambda m, p: load_task("capital"), 'Did you mean "capitals"?'),
         (lambda m, p: load_requests("harmles"), 'Did you mean "harmless"?'),
         (
             lambda m, p: mh.activation_patch(m, p, site="patterns"),

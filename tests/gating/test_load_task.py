@@ -69,7 +69,7 @@ def test_some_items_are_drawn_by_the_seed(tmp_path) -> None:
 
 
 def test_some_names_need_a_model() -> None:
-    assert [needs_model(name) for name in ("math", "aba_abb", "capitals", "copying")] == [False, True, True, True]
+    assert [needs_model(name) for name in ("math", "aba_abb", "copying")] == [False, True, True]
 
 
 def test_a_relation_becomes_a_task(loaded) -> None:
