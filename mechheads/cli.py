@@ -261,15 +261,3 @@ def _end(start: float, files: Sequence[Path], interrupted: bool, left_out: Seque
     if left_out:
         typer.echo(f"Left out: {', '.join(left_out)}; the notes say why.", err=True)
         raise typer.Exit(_LEFT_OUT)
-
-
-@main.command(cls=Command, epilog="Example: mechheads merge part1.ledger part2.ledger --into all.ledger")
-def merge(
-    parts: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="The ledgers.")],
-    into: Annotated[Path, typer.Option(help="The ledger that gets all units.")],
-) -> None:
-    """Merge the ledgers of the parts of an analysis into one, with checks."""
-    from mechheads.ledger.ledger import merge as merge_ledgers
-
-    merged = merge_ledgers(parts, into)
-    typer.echo(f"{into}: {merged.units} units, {merged.new} of them new")

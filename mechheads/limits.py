@@ -62,7 +62,6 @@ class Limits:
         logit_rows: how many rows of logits are collected and computed together, because small products are slow.
         run_tokens: how many tokens a cached run computes at a time.
         workers: what computes the units; None for this process.
-        part: compute only this part of the batches, such as ``(3, 16)`` for the third of sixteen; other units stay NaN.
 
     >>> with mh.settings(budget=mh.patching.Limits(tokens=512)):
     ...     plan = mh.plan(model, ["The capital of France is"], intervention=mh.Zero())
@@ -74,11 +73,8 @@ class Limits:
     logit_rows: int = 256
     run_tokens: int = 1024
     workers: Workers | None = None
-    part: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        if self.part is not None and not 1 <= self.part[0] <= self.part[1]:
-            raise ValueError(f"part is {self.part}; give its number, from 1, and how many there are, such as (3, 16)")
         if self.workers is not None:
             check_workers(self.workers)
 

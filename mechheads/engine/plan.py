@@ -274,9 +274,8 @@ def value_bytes(plan: Plan) -> int:
 
 
 def batches_at_least(limits: Limits) -> int:
-    """Into how many batches the units are cut at least, so that every part and every worker has some."""
-    workers = 1 if limits.workers is None else BATCHES_A_WORKER * pool_of(limits.workers).replicas
-    return workers * (1 if limits.part is None else limits.part[1])
+    """Into how many batches the units are cut at least, so that every worker has some."""
+    return 1 if limits.workers is None else BATCHES_A_WORKER * pool_of(limits.workers).replicas
 
 
 def with_workers(plan: Plan, model: ModelCore, workers: int, setup: float) -> Plan:

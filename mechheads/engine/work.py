@@ -121,7 +121,6 @@ def measure(work: Work, batches: list[Batch], *, groups: tuple[int, ...] = (), b
 def finish(work: Work, batches: list[Batch], *, what: str) -> Finished:
     """Compute all units that are not in the job's ledger, and commit each batch as soon as it is computed."""
     job, found = work.job, Finished()
-    batches = _own_part(batches, job.spec.limits.part)
     units = [unit for batch in batches for unit in batch.units]
     stored = {} if job.ledger is None else job.ledger.finished()
     for unit in units:
@@ -170,19 +169,6 @@ def _repeat(work: Work, batches: Sequence[Batch], stored: Mapping[Any, np.ndarra
                 "does not know, such as a hook, a weight, or a global that a function reads; undo it, or give another "
                 "path"
             )
-
-
-def _own_part(batches: list[Batch], part: tuple[int, int] | None) -> list[Batch]:
-    """The batches of this process's part: every so many of the whole's, so that parts give the bits of the whole."""
-    if part is None:
-        return batches
-    number, count = part
-    if number > len(batches):
-        warn(
-            f"part {number} of {count} computes nothing: the units make {len(batches)} batches, the smallest that can "
-            "be computed alone"
-        )
-    return batches[number - 1 :: count]
 
 
 def compute(work: Work, batches: Sequence[Batch], take: Take) -> bool:

@@ -72,8 +72,8 @@ def changes_of(model: Model, tokens: Tokens, heads: Sequence[HeadId], interventi
     ``mh.Mean()`` takes the mean over ``tokens``; the first of them are the base run of others."""
     limits = current().limits
     if isinstance(intervention, Mean):
-        changes = _means(model, tokens, heads, limits)
-    elif isinstance(intervention, MeanOf):
+        intervention = MeanOf(HeadCache.run(model, tokens, sites=("z",), limits=limits))
+    if isinstance(intervention, MeanOf):
         changes = [_constant(head, intervention.of(head)) for head in heads]
     else:
         changes = _by_intervention(model, tokens, heads, intervention, limits)
@@ -101,22 +101,6 @@ def _attending(model: Model, head: HeadId, rule: PatternOfTokens, texts: Texts) 
         return value
 
     return model.hook_name("pattern", head.layer), put
-
-
-def _means(model: Model, tokens: Tokens, heads: Sequence[HeadId], limits: Limits) -> list[HeadChange]:
-    """Changes of z to its mean over all tokens, some prompts at a time."""
-    layers = sorted({head.layer for head in heads})
-    sums = {layer: torch.zeros(model.n_heads, model.d_head, device=model.device) for layer in layers}
-    step = max(1, limits.run_tokens // tokens.ids.shape[1])
-    for start in range(0, len(tokens), step):
-        some = tokens.rows(slice(start, start + step))
-
-        def add(z: Tensor, hook: Any, layer: int, mask: Tensor = some.mask) -> None:
-            sums[layer] += (z.float() * mask[..., None, None]).sum((0, 1))
-
-        model.backend.run(some.ids, [(model.hook_name("z", layer), partial(add, layer=layer)) for layer in layers])
-    count = int(tokens.lengths.sum())
-    return [_constant(head, sums[head.layer][head.head] / count) for head in heads]
 
 
 def _constant(head: HeadId, z: Float[Tensor, " d_head"]) -> HeadChange:

@@ -7,9 +7,9 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -245,73 +245,6 @@ def _array(shape: str, data: bytes) -> np.ndarray:
     return np.frombuffer(data, _DTYPE).astype(np.float64).reshape(json.loads(shape))
 
 
-@dataclass(frozen=True)
-class Merged:
-    """What a merge did: how many sweeps and units ``into`` holds now, and how many of the units are new."""
-
-    into: Path
-    sweeps: int
-    units: int
-    new: int
-
-
-def merge(parts: Sequence[str | os.PathLike[str]], into: str | os.PathLike[str]) -> Merged:
-    """Copy the units of several ledgers into one. The parts are not changed; merging again changes nothing.
-
-    Args:
-        parts: ledgers of the same sweeps, such as those of a sweep's parts (``Limits(part=(3, 16))``).
-        into: the ledger that gets all units; created if it does not exist.
-
-    Returns:
-        How many sweeps and units ``into`` holds now, and how many of the units are new.
-
-    Raises:
-        ValueError: if a part is not a ledger or is damaged, the parts are of different sweeps or were cut into other
-            batches, or a unit has other values in another part. Units of the parts before it stay in ``into``.
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> import numpy as np
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> for part in (1, 2):
-    ...     with mh.scale.Ledger(folder / f"part-{part}", "a key", {}) as ledger:
-    ...         kept = ledger.commit({f"L{part}H0 0": np.array([0.5])})
-    >>> mh.scale.merge([folder / "part-1", folder / "part-2"], folder / "all").units
-    2
-    """
-    if isinstance(parts, (str, os.PathLike)) or not parts:
-        raise ValueError(f'parts is {parts!r}; give a list of ledgers, such as ["part-1.ledger", "part-2.ledger"]')
-    sweeps = {Path(part): {sweep["key"]: sweep["about"] for sweep in Ledger.list(part)} for part in parts}
-    first, *others = sweeps
-    for part in others:
-        if sweeps[part].keys() != sweeps[first].keys():
-            raise ValueError(
-                f"{part} does not hold the same sweeps as {first}: something that decides the numbers differed, such "
-                "as the model's files, the kind of device, or the version of a library; mh.scale.Ledger.list shows "
-                "what each holds. Run that part again with the same files and versions"
-            )
-    new = sum(_merge_sweep(part, Path(into), *sweep) for part, held in sweeps.items() for sweep in held.items())
-    found = [sweep["units"] for sweep in Ledger.list(into) if sweep["key"] in sweeps[first]]
-    return Merged(Path(into), len(found), sum(found), new)
-
-
-def _merge_sweep(part: Path, into: Path, key: str, about: Mapping[str, Any]) -> int:
-    """Copy the units and settings of one sweep; returns how many units are new."""
-    with Ledger(part, key, about) as source, Ledger(into, key, about) as target:
-        before, units, settings = target.finished().keys(), source.finished(), source.settings()
-        for name, value in settings.items():
-            if target.remember(name, value) != value and name != WITNESS:
-                raise ValueError(
-                    f"{part} was cut into other batches than the parts before it ({name}), so together they would not "
-                    "be the whole: run it again into a new ledger, with the same number of parts, budget and workers"
-                )
-        moving = settings.get(MOVES_ON, False)
-        for name, values in target.commit(units, moving=moving).items():
-            if not moving and values.tobytes() != units[name].tobytes():
-                raise ValueError(f"unit {name!r} of {part} is already in {into} with other values")
-    return len(units.keys() - before)
-
-
 State = TypeVar("State")
 """Where a unit is: a dataclass of tensors and whole numbers, which a step replaces by a new one."""
 _EVERY = 5.0
@@ -323,8 +256,6 @@ _SHARE = 0.05
 def check_progress() -> None:
     """Check, before expensive work, that progress can be kept where the settings say."""
     if (store := current().store) is not None:
-        if current().limits.part is not None:
-            raise ValueError("part: each step of this analysis needs all steps before; leave part out")
         Ledger.check(store)
 
 

@@ -15,8 +15,7 @@ import mechheads as mh
 from mechheads.gating import FitSettings, Task, contrast_gates
 from mechheads.gating.descent import State
 from mechheads.ledger import ledger as stored_progress
-from mechheads.ledger.ledger import Ledger, StoredProgress, _from_row, _to_row, merge
-from mechheads.limits import Limits
+from mechheads.ledger.ledger import Ledger, StoredProgress, _from_row, _to_row
 
 ONE = Task([" The capital of France is", " no"], [" Paris", " yes"])
 OTHER = Task([" The capital of Italy is", " no"], [" Rome", " cat"])
@@ -58,13 +57,11 @@ def test_whatever_changes_the_numbers_is_other_work_and_nothing_is_stale(
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_file_that_is_no_ledger_and_a_part_are_refused(llama: mh.Model, tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_no_ledger_is_refused(llama: mh.Model, tmp_path: Path, name: str) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match=r"notes\.txt is not a ledger of mechheads .* and was not changed"):
         mh.settings(store=tmp_path / "notes.txt")(CALLS[name])(llama)
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("notes.txt", "mine")]
-    with pytest.raises(ValueError, match=r"^part: each step of this analysis needs all steps before; leave part out"):
-        mh.settings(store=tmp_path / "store", budget=Limits(part=(1, 2)))(CALLS[name])(llama)
 
 
 def test_of_two_processes_at_the_same_work_the_state_that_is_furthest_stays(tmp_path: Path) -> None:
@@ -78,20 +75,6 @@ def test_of_two_processes_at_the_same_work_the_state_that_is_furthest_stays(tmp_
         assert StoredProgress(one).state("another fit", begin) is begin
         with pytest.raises(ValueError, match="unit 'a' is float32; a ledger stores float64"):
             one.commit({"a": np.ones(1, np.float32)}, moving=True)
-
-
-def test_merging_keeps_the_state_that_is_furthest(tmp_path: Path) -> None:
-    begin = State.begin(torch.zeros(2, 1, 3), 4)
-
-    def reach(name: str, done: int) -> Path:
-        with Ledger(tmp_path / name, "key", {}) as ledger, StoredProgress(ledger) as progress:
-            progress.see("fit", State.begin(begin.logits + done, 4), done)
-        return tmp_path / name
-
-    for one, two, kept in ((3, 2, 3), (4, 6, 6)):
-        merge([reach("one", one), reach("two", two)], tmp_path / "all")
-        with Ledger(tmp_path / "all", "key", {}) as ledger:
-            assert torch.equal(StoredProgress(ledger).state("fit", begin).logits, begin.logits + kept)
 
 
 def test_a_state_is_written_every_few_seconds_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,8 +163,6 @@ def sahara(
         raise ValueError(
             f"size is {size}, but only {others} other heads are left for random groups; give a smaller one, or draws=0"
         )
-    if current().limits.part is not None:
-        raise ValueError("part: each step of sahara needs all heads of the step before; leave part out")
     check_known("score", score, get_args(ShipsScore))
     angle = score == "generalized_ships"
     if angle:

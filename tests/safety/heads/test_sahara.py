@@ -13,7 +13,6 @@ from scipy.linalg import subspace_angles
 
 import mechheads as mh
 from mechheads.heads import HeadId, matched_heads
-from mechheads.limits import Limits
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import sahara
 from support import oracles, weight_surgery
@@ -215,14 +214,6 @@ def test_bad_input_is_named_before_any_head_is_ablated(
     monkeypatch.setattr(HeadCache, "run", None)
     with pytest.raises(ValueError, match=message):
         sahara(llama, **({"requests": REQUESTS, "size": 2} | QUIET | options))
-
-
-def test_a_part_of_the_heads_does_not_do(llama: mh.Model):
-    with (
-        mh.settings(budget=Limits(part=(1, 2))),
-        pytest.raises(ValueError, match="part: each step of sahara needs all heads of the step before"),
-    ):
-        sahara(llama, REQUESTS, 2, **QUIET)
 
 
 def test_epsilon_is_by_default_that_of_the_papers_search(llama: mh.Model):
