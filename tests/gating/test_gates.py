@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -547,12 +546,3 @@ def test_a_model_made_in_inference_mode(tiny: Callable[[str], Path]) -> None:
     wanted = fit_gates(mh.load(tiny("gpt2"), dtype=torch.bfloat16), TEXTS, seeds=1, updates=1)
     found = fit_gates(model, TEXTS, seeds=1, updates=1)
     np.testing.assert_allclose(found.dataset["gate"], wanted.dataset["gate"], atol=1e-5)
-
-
-def test_half_precision(tiny: Callable[[str], Path], loaded: Callable[[str], mh.Model]) -> None:
-    model, exact = mh.load(tiny("llama"), dtype=torch.bfloat16), loaded("llama")
-    np.testing.assert_allclose(
-        task_log_prob(model, TEXTS, off="L1H0"), task_log_prob(exact, TEXTS, off="L1H0"), atol=0.1
-    )
-    gates = fit_gates(model, TEXTS, seeds=1, updates=2)
-    assert gates.dataset["gate"].notnull().all() and re.search("bfloat16", gates.provenance["dtype"])

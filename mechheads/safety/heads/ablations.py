@@ -115,9 +115,6 @@ class Groups:
         """What a result records: how many neighbouring heads have a common score, and what they are."""
         return {"group": self.name, "together": self.size, "unit": self.unit}
 
-    def __str__(self) -> str:
-        return "one query head at a time" if self.size == 1 else f"the {self.size} query heads of a key/value head"
-
 
 def ablation_of(intervention: InterventionLike, name: str = "intervention") -> Intervention:
     """The intervention that ablates heads after requests, which have no other run to take values from."""
@@ -150,7 +147,6 @@ def about_ablation(intervention: Intervention, groups: Groups) -> dict[str, Any]
         "ablation": ablation_name(intervention),
         "epsilon": epsilon_of(intervention),
         "through": intervention.through if isinstance(intervention, UniformAttention) else None,
-        "ablated": str(groups),
         **groups.about(),
         "intervention": describe_intervention(intervention),
     }

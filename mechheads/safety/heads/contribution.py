@@ -143,7 +143,6 @@ def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
     else:  # on look-alikes with the model's answers, what the ablation does to any answer is measured
         answered = with_answer(model, sides.harmless.prompts, metric.reads - 1)
     about = about_ablation(job.intervention, job.groups) | {
-        "by": ablation_name(job.intervention),
         "template": sides.template,
         "opening": metric.opening,
         "last_tokens": last_tokens,

@@ -153,7 +153,6 @@ def test_what_a_result_remembers(llama: mh.Model, loaded: Callable[[str], mh.Mod
         "epsilon": 0.1,
         "through": "k",
         "group": "kv",
-        "ablated": "the 2 query heads of a key/value head",
         "unit": "key/value group",
         "together": 2,
         "intervention": "UniformAttention(epsilon=0.1, through='k')",
@@ -163,7 +162,7 @@ def test_what_a_result_remembers(llama: mh.Model, loaded: Callable[[str], mh.Mod
     assert about_ablation(Scale(0.5), groups)["through"] is None
     assert about_ablation(Zero(), groups)["epsilon"] is None
     alone = Groups.of(loaded("gpt2"), "kv")
-    assert about_ablation(Zero(), alone)["ablated"] == "one query head at a time"
+    assert about_ablation(Zero(), alone)["unit"] == "head"
     assert alone.units(["L1H3", "L0H1"]) == (mh.HeadId(0, 1), mh.HeadId(1, 3))
 
 

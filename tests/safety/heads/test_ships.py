@@ -120,7 +120,7 @@ def test_query_heads_of_a_group_share_its_score(llama: mh.Model, ablation: Any):
     for name in ("ships", "generalized_ships", "generalized_ships_low", "in_top"):
         both = found.dataset[name].values[1, 2:]
         assert both[0] == both[1] and np.isfinite(both[0])
-    assert (found.provenance["group"], found.provenance["ablated"]) == ("kv", "the 2 query heads of a key/value head")
+    assert (found.provenance["group"], found.provenance["unit"]) == ("kv", "key/value group")
     prompts = mh.Prompts(REQUESTS)
     hooks = hooks_of(llama, rule, [mh.HeadId(1, 2), mh.HeadId(1, 3)], REQUESTS)
     tokens = prompts.tokens(llama)
@@ -228,7 +228,7 @@ def test_provenance_says_what_was_done(llama: mh.Model):
         "query",
         2,
     )
-    assert (about["k"], about["n_prompts"], about["ablated"]) == (4, 5, "one query head at a time")
+    assert (about["k"], about["n_prompts"], about["unit"]) == (4, 5, "head")
     assert about["n_kv_heads"] == 2
     prompts = mh.Prompts(REQUESTS, cluster=["a", "a", "b", "b", "c"])
     given_as_is = ships(llama, prompts, heads="L0H0")
