@@ -78,7 +78,10 @@ def left_subspaces(
             found = found[:, -r:]
             vectors[view, kept] = found if by_prompt else np.linalg.qr(states[kept] @ found)[0]
             continue
-        square = _square(states) if square is None else square
+        if (
+            square is None
+        ):  # a matrix [prompt, at most prompt] with the same left singular vectors, whatever is left out
+            square = cast(np.ndarray, np.linalg.qr(states.T, mode="r")).T
         exact, defined[view] = left_subspace(kept[:, None] * square, r)
         vectors[view, :, : exact.shape[1]] = exact
     return vectors, defined
@@ -129,8 +132,3 @@ class Rotation:
         logs = np.log(without)
         spread = np.exp(student_t.ppf((1 + self._LEVEL) / 2, n - 1) * np.sqrt(jackknife_variance(logs)))
         return float(angle / spread), float(min(angle * spread, 90.0 * self.r))
-
-
-def _square(states: np.ndarray) -> np.ndarray:
-    """A matrix [prompt, at most prompt] with the same left singular vectors, even if rows are left out."""
-    return cast(np.ndarray, np.linalg.qr(np.asarray(states, dtype=np.float64).T, mode="r")).T

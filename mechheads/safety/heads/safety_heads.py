@@ -14,7 +14,6 @@ from typing import Literal, get_args
 import numpy as np
 import pandas as pd
 import xarray as xr
-from jaxtyping import Float
 
 from mechheads.engine.cached_runs import Given
 from mechheads.heads import HeadId, Heads
@@ -42,7 +41,6 @@ from mechheads.safety.heads.ablations import (
 from mechheads.safety.heads.contribution import contribution_of
 from mechheads.safety.heads.refusal_attribution import attribution_of
 from mechheads.safety.heads.ships import (
-    Measured,
     SafetyJob,
     ShipsKind,
     check_r,
@@ -120,7 +118,8 @@ def safety_heads(
     >>> len(safety.heads()), safety.provenance["score"], safety.generalized_ships.dims
     (2, 'ships', ('layer', 'head'))
     """
-    chosen = score or _default_score(requests, harmless)
+    of_requests: Score = "refusal_attribution" if requests is None else "ships"
+    chosen = score or (of_requests if harmless is None else "refusal_contribution")
     check_at_least(1, k=k)
     check_known("score", chosen, get_args(Score))
     if chosen in ("refusal_contribution", "ships_contrast") and requests is not None and harmless is None:
@@ -183,13 +182,6 @@ def compare_ablations(
     return dict(zip(rules, _ranked(jobs, k, score, r), strict=True))
 
 
-def _default_score(requests: Requests, harmless: Requests) -> Score:
-    """The score that finds most of the heads known to refuse, of the scores that use all arguments given."""
-    if harmless is not None:
-        return "refusal_contribution"
-    return "refusal_attribution" if requests is None else "ships"
-
-
 def _look_alikes(model: Model, requests: Requests, harmless: Requests, template: Template | None) -> Side | None:
     """The look-alikes of requests: those that are given, or the package's of the package's requests."""
     if harmless is None and requests is not None:
@@ -225,7 +217,10 @@ def _with_ships(job: SafetyJob, k: int, score: Score) -> SafetyHeads:
     if stopped and score in _OF_REFUSALS:
         columns = {name: np.full(known.shape, np.nan) for name in (*_SHIPS, *_ANGLE)}
     else:
-        columns = _columns(job.after_requests)
+        ships = job.after_requests
+        low, high = bounded_interval(ships.kl, ships.tokens.cluster, bounds=kind_of("ships").bounds)
+        measured = mean_over_prompts(ships.kl), low, high, *ships.angle
+        columns = dict(zip((*_SHIPS, *_ANGLE), measured, strict=True))
         stopped = stopped or bool(np.isnan(columns["ships"][known]).any())
     if scores.values is not None:
         columns["in_top"] = in_top(scores, k, seed=seed)
@@ -239,12 +234,6 @@ def _with_ships(job: SafetyJob, k: int, score: Score) -> SafetyHeads:
     about = about_ablation(job.intervention, job.groups) | {"k": k, "score": score, "r": job.kind.r, "seed": seed}
     name = titled(f"safety heads, {ablation_name(job.intervention)}", scores.provenance)
     return SafetyHeads(data.assign_attrs(name=name, kind="safety")).with_provenance(**about, interrupted=stopped)
-
-
-def _columns(measured: Measured) -> dict[str, Float[np.ndarray, "layer head"]]:
-    """Ships and Generalized Ships with their intervals."""
-    low, high = bounded_interval(measured.kl, measured.tokens.cluster, bounds=kind_of("ships").bounds)
-    return dict(zip((*_SHIPS, *_ANGLE), (mean_over_prompts(measured.kl), low, high, *measured.angle), strict=True))
 
 
 class SafetyHeads(HeadScores):
