@@ -50,8 +50,8 @@ def gates(model: mh.Model, task: mh.Task) -> np.ndarray:
             (f"blocks.{layer}.attn.hook_z", partial(gate, layer=layer, gates=gates)) for layer in range(model.n_layers)
         ]
         log_p = model.model.run_with_hooks(tokens.ids, fwd_hooks=hooks)[:, :-1].float().log_softmax(-1)
-        each = log_p.gather(2, tokens.ids[:, 1:, None])[..., 0] * tokens.predicts[:, :-1]
-        loss = -(each.sum(1) / tokens.predicts.sum(1)).mean()
+        each = log_p.gather(2, tokens.ids[:, 1:, None])[..., 0] * tokens.is_target[:, 1:]
+        loss = -(each.sum(1) / tokens.is_target.sum(1)).mean()
         adam.zero_grad()
         loss.backward()
         adam.step()
