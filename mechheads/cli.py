@@ -119,7 +119,7 @@ def atlas(
     out: Annotated[Path, typer.Option(file_okay=False, help="Folder for the results.")] = Path("atlas"),
     only: Annotated[
         list[str] | None,
-        _several("Parts to do: patching, text, labels, causes, safety, roles. Default: all but roles."),
+        _several("Parts to do: patching, text, labels, causes, safety. Default: all."),
     ] = None,
     quick: Annotated[
         bool, typer.Option(help="Fewer of the package's relations, pairs and requests: a first look.")
@@ -137,7 +137,6 @@ def atlas(
     requests: Annotated[
         str | None, typer.Option(help=f"{_REQUESTS}. Default: eight of the package and their look-alikes.")
     ] = None,
-    task: Annotated[str | None, typer.Option(help=f"{_TASKS} Default: naming capitals.")] = None,
     texts: Annotated[
         Path | None, _file("A file of texts with empty lines between them. Default: prose of the package.")
     ] = None,
@@ -147,9 +146,9 @@ def atlas(
 ) -> None:
     """What every head does: names, labels, effects and safety heads, as tables and a page to explore.
 
-    After Ctrl-C, the same command continues. --pairs, --relations, --requests, --task and --texts ask what you want.
+    After Ctrl-C, the same command continues. --pairs, --relations, --requests and --texts ask what you want.
     """
-    given = {"pairs": pairs, "relations": relations, "requests": requests, "task": task, "texts": texts}
+    given = {"pairs": pairs, "relations": relations, "requests": requests, "texts": texts}
     start = time.perf_counter()
     with settings(device=device, workers=workers, seed=seed):
         found, files = _build(out, model, given | {"only": only, "quick": quick})

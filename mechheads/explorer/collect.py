@@ -30,7 +30,6 @@ _KNOWN = (Atlas, HeadScores, TableResult, HeadCache, Attention, Model)
 _PLACES: dict[type, str] = {
     HeadLabels: "labels",
     HeadProfile: "profile",
-    Roles: "roles",
     HeadExamples: "examples",
 }
 """The field of an atlas for each kind of result that has one."""

@@ -75,7 +75,7 @@ class Question(TypedDict):
 
     key: str
     title: str  # such as "naming the capital"
-    kind: Literal["pairs", "requests", "task", "text", "weights", "own"]
+    kind: Literal["pairs", "requests", "text", "weights", "own"]
     views: list[str]  # columns with scores of its own
     varies: str  # how many prompts, pairs, requests or windows there were, and what varies in them
     warnings: list[str]  # fixed texts about what these prompts do not allow
@@ -220,7 +220,6 @@ class Shared(TypedDict):
     prompts: list[Prompt]  # those whose patterns are kept
     pairs: list[Pair]  # those of the patching, in the order of ``Effect.values``
     requests: list[str]  # in the order of ``Ships.values``. Harmful: shown folded
-    seeds: list[str]  # starts of the roles, in the order of ``Role.values``
     labels: dict[str, list[str]]  # by the names of effects of the reader's own, the labels of their prompts
 
 
@@ -256,7 +255,6 @@ class Head(TypedDict):
     cause: list[Effect] | None  # those of the atlas, and then those of the reader
     paths: PathsPane | None
     safety: list[Ships] | None  # one for each ablation
-    roles: list[Role] | None
 
 
 class Attention(TypedDict):
@@ -373,12 +371,4 @@ class Ships(Score):
     generalized: Num
     generalizedLow: Num
     generalizedHigh: Num
-    values: list[Num]
-
-
-class Role(Score):
-    """``range``: low and high are the means of two clusters; ``values``: the gate of each of ``Shared.seeds``."""
-
-    role: str
-    range: bool
     values: list[Num]

@@ -17,7 +17,6 @@ from mechheads.explorer.encode import plain
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
 from mechheads.results.about import has_null, kind_name, label_of
-from mechheads.results.dataset import RANGE
 from mechheads.results.kinds import QuestionKind, kind_of
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import shortened
@@ -71,16 +70,15 @@ def shared(parts: Parts) -> contract.Shared:
         "prompts": prompts,
         "pairs": [contract.Pair(**pair) for pair in atlas.pairs],
         "requests": atlas.requests,
-        "seeds": [] if atlas.roles is None else _prompts(next(iter(atlas.roles.values()))),
         "labels": {effect.name: _prompts(effect.scores) for effect in parts.effects if effect.own},
     }
 
 
-PANES = ("text", "pattern", "weights", "cause", "paths", "safety", "roles")
+PANES = ("text", "pattern", "weights", "cause", "paths", "safety")
 
 
 def panes(parts: Parts) -> list[str]:
-    """The panes that a card of some head can have. A study shows all but roles: an empty one says why."""
+    """The panes that a card of some head can have. A study shows all: an empty one says why."""
     atlas = parts.atlas
     has = {
         "text": atlas.examples is not None or atlas.profile is not None,
@@ -89,9 +87,8 @@ def panes(parts: Parts) -> list[str]:
         "cause": bool(parts.effects),
         "paths": atlas.paths is not None,
         "safety": bool(atlas.safety),
-        "roles": atlas.roles is not None,
     }
-    return [name for name in PANES if has[name] or (atlas.study and name != "roles")]
+    return [name for name in PANES if has[name] or atlas.study]
 
 
 def head_blocks(parts: Parts, heads: Collection[HeadId] | None = None) -> Iterator[tuple[int, contract.HeadBlock]]:
@@ -134,7 +131,6 @@ class _Cards:
             "cause": [each.of(head) for each in self._effects if each.has[head.layer, head.head]] or None,
             "paths": paths_pane(atlas, head),
             "safety": _safety_pane(atlas, head),
-            "roles": _roles_pane(atlas, head),
         }
 
     def _rows(self, head: HeadId) -> list[contract.CardRow]:
@@ -254,20 +250,6 @@ def _safety_pane(atlas: Atlas, head: HeadId) -> list[contract.Ships] | None:
     ]
 
 
-def _roles_pane(atlas: Atlas, head: HeadId) -> list[contract.Role] | None:
-    if atlas.roles is None:
-        return None
-    at = head.layer, head.head
-    roles = []
-    for role, scores in atlas.roles.items():
-        data = scores.dataset.variables
-        ranged = RANGE[0] in data and not np.isfinite(data["ci_low"].values[at])
-        low, high = RANGE if ranged else ("ci_low", "ci_high")
-        names = {"score": "score", "low": low, "high": high, **_VALUES}
-        roles.append(contract.Role(role=role, range=ranged, **_numbers(scores, at, names)))
-    return roles
-
-
 _STATISTICS = {"score": "score", "low": "ci_low", "high": "ci_high", "p": "p_family", "q": "q_value"}
 _VALUES = {"values": "values"}
 """Keys of the page, and the variables of scores that they hold."""
@@ -281,7 +263,7 @@ def _numbers(scores: HeadScores, at: tuple[int, ...], names: Mapping[str, str]) 
 
 
 def _prompts(scores: HeadScores) -> list[str]:
-    """The labels of the prompts (of roles: of the starts) behind scores."""
+    """The labels of the prompts, or starts, behind scores."""
     return [] if "cluster" not in scores.dataset else [str(label) for label in scores.dataset["cluster"].values]
 
 
@@ -366,7 +348,6 @@ def _comes_later(receiver: str, head: HeadId) -> bool:
 GROUPS: dict[QuestionKind, str] = {
     "prompts": "In tasks",
     "requests": "In refusals",
-    "task": "Roles",
     "text": "On text",
     "weights": "By weights",
 }

@@ -1,6 +1,6 @@
 """The explorer's page: one HTML file that holds its data, its style and its script, and needs no network.
 
-A still picture, the map, stands in it for readers whose scripts are off.
+Its tables stand in it for readers whose scripts are off; in a notebook that is not trusted, a picture of its map.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def page_html(payload: Payload) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="referrer" content="no-referrer">\n'
         f"<title>{html.escape(page['title'])}</title>\n<style>{style()}</style></head>\n"
-        f'<body><div id="mh-root" class="mh"><p>{_OPENING}</p>{answer(page)}{svg(page)}</div>\n'
+        f'<body><div id="mh-root" class="mh"><p>{_OPENING}</p>{answer(page)}</div>\n'
         f'<script type="application/json" id="mh-page">{to_json(page)}</script>\n{blocks}\n'
         f'<script type="module">{script()}</script>\n</body></html>\n'
     )
@@ -118,22 +118,6 @@ class _Drawing(NamedTuple):
     labels: list[_Label]
 
 
-def svg(page: contract.Page) -> str:
-    """An SVG of the heads of a page, layers across and heads up, by category or a column."""
-    width, height, squares, labels = _drawing(page)
-    drawn = "".join(_svg_square(square) for square in squares)
-    written = "".join(
-        f'<text x="{x:g}" y="{y:g}" font-size="{_LETTER}" text-anchor="{"middle" if centred else "start"}" '
-        f'fill="{_INK}">{html.escape(label)}</text>'
-        for x, y, label, centred in labels
-    )
-    text = html.escape(alt_text(page))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'role="img" aria-label="{text}"><title>{text}</title>{drawn}{written}</svg>'
-    )
-
-
 def answer(page: contract.Page) -> str:
     """The rows of each question as HTML tables, for readers whose scripts are off."""
     made = []
@@ -157,18 +141,12 @@ def _escaped(text: str) -> str:
     return html.escape(_printable(text))
 
 
-def _svg_square(square: _Square) -> str:
-    x, y, size, hue, edge = square
-    outline = f' stroke="{_EDGE}" stroke-width="0.5"' if edge else ""
-    return f'<rect x="{x:g}" y="{y:g}" width="{size:g}" height="{size:g}" fill="{hue}"{outline}/>'
-
-
 def png(page: contract.Page) -> bytes:
-    """The same as a PNG, for readers that drop every SVG, as a notebook that is not trusted does."""
+    """The heads of a page, layers across and heads up, by category or a column, as a PNG."""
     image_module, draw_module, font_module = (
         importlib.import_module(f"PIL.{name}") for name in ("Image", "ImageDraw", "ImageFont")
     )
-    width, height, squares, labels = _drawing(page)
+    width, height, squares, labels = drawing(page)
     image = image_module.new("RGB", (width * _SHARP, height * _SHARP), _PAPER)
     draw = draw_module.Draw(image)
     font = font_module.load_default(_LETTER * _SHARP)
@@ -184,7 +162,7 @@ def png(page: contract.Page) -> bytes:
 
 def shown_width(page: contract.Page) -> int:
     """How wide the picture is shown, in pixels of a page."""
-    return _drawing(page).width
+    return drawing(page).width
 
 
 def alt_text(page: contract.Page) -> str:
@@ -194,7 +172,8 @@ def alt_text(page: contract.Page) -> str:
     return f"{_printable(page['title'])}: layers across, heads up.{shown}"
 
 
-def _drawing(page: contract.Page) -> _Drawing:
+def drawing(page: contract.Page) -> _Drawing:
+    """The squares and labels of the picture of a page."""
     model = page["model"]
     n_layers, n_heads = model["nLayers"], model["nHeads"]
     fills, keys = _fills(page)

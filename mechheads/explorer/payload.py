@@ -15,7 +15,6 @@ from mechheads.behaviour.profile import LEAST, NAMES, PROFILED, HeadProfile
 from mechheads.explorer import contract
 from mechheads.explorer.encode import blocks, plain
 from mechheads.explorer.head_payload import COLUMNS, Parts, columns, head_blocks, panes, shared
-from mechheads.gating import ROLES
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
 from mechheads.limits import without_collecting
@@ -161,8 +160,6 @@ def _source(atlas: Atlas, name: str, result: HeadScores | TableResult, folder: P
     call, ablation = result.call, name.removeprefix("safety_")
     if call.startswith("mh.safety.compare_ablations(") and ablation in atlas.safety:
         call += f"[{ablation!r}]"
-    elif call and name in ROLES:
-        call = f"mh.head_roles({call})[{name!r}]"
     return {
         "name": name,
         "call": call,

@@ -14,7 +14,7 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.shown import shortened, titled
 from mechheads.results.stats import carried_by
 
-ASKED = {"pairs": "the capital", "requests": "harmful requests", "task": "naming the capital"}
+ASKED = {"pairs": "the capital", "requests": "harmful requests"}
 """What the questions of the package are about, as ``Atlas.asked`` says it."""
 LEAST_REFUSAL = 0.1
 """A model that refuses a smaller share of harmful requests counts as not refusing; of openings with a smaller mean

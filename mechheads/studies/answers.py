@@ -21,7 +21,6 @@ from jaxtyping import Bool, Float, Int
 
 from mechheads.behaviour import HeadProfile
 from mechheads.behaviour.profile import NAMES, PROFILED
-from mechheads.gating import ROLES
 from mechheads.heads import HeadId
 from mechheads.labels import HeadLabels
 from mechheads.results.about import (
@@ -39,13 +38,13 @@ from mechheads.results.scores import CARRIED, FEW as TOO_FEW, LARGEST, NOTHING, 
 from mechheads.results.shown import Rows, heading, shortened, text_table
 from mechheads.studies.own import own_file
 
-Kind = Literal["own", "pairs", "requests", "task", "text", "weights"]
+Kind = Literal["own", "pairs", "requests", "text", "weights"]
 LEAST_OF_LOGITS = 0.05
 """The smallest effect worth naming of a part of the logits, as a share of the whole."""
 FEW = 10
 """How many rows there are of a measure without intervals, or without a smallest effect."""
-_TITLES = {ASKED["pairs"]: "naming the capital", ASKED["task"]: "naming the capital"}
-_USUAL = {"pairs": "the answer", "task": "the task", "requests": "the requests"}
+_TITLES = {ASKED["pairs"]: "naming the capital"}
+_USUAL = {"pairs": "the answer", "requests": "the requests"}
 """What prompts are about if nothing else is known."""
 _SHOWN = 20
 """How many rows of a question a terminal shows."""
@@ -207,8 +206,6 @@ def question_of(atlas: Any) -> dict[str, str]:
     """The key of the question that each view of an atlas is about, by its column."""
     own, views = atlas.own_views, atlas.views
     keys = {name: _key(name) for name in views if name not in own}
-    if atlas.roles is not None and _about_one_relation(atlas):
-        keys |= dict.fromkeys(ROLES, "pairs")
     prompts: dict[str, set[str]] = {}
     for name, key in keys.items():
         prompts[key] = prompts.get(key, set()) | _prompts(views[name])
@@ -244,7 +241,7 @@ def questions(atlas: Any, at_least: float | None = None) -> list[Question]:
         tables["requests"] = {"Requests refused": pd.DataFrame([refused])}
     names = {own_file(view.of[0]): view.of[0] for view in own.values()}
     titles = {"text": "ordinary text", "weights": "the weights alone", **asked, **names}
-    order = [*names, "pairs", "requests", "task", "text", "weights"]
+    order = [*names, "pairs", "requests", "text", "weights"]
     return [
         _question(atlas, key, titles[key], measures.get(key, []), tables.get(key, {}), keys)
         for key in order
@@ -386,14 +383,7 @@ def one_line(text: str) -> str:
 def _key(column: str) -> str:
     if column.startswith("ships_"):
         return "requests"
-    if column in ROLES:
-        return "task"
     return "weights" if column == "phi" else "pairs"
-
-
-def _about_one_relation(atlas: Any) -> bool:
-    """Whether the pairs and the task are both those of the package, which are made from one relation."""
-    return all(atlas.asked.get(what) == ASKED[what] for what in ("pairs", "task"))
 
 
 def _prompts(scores: HeadScores) -> set[str]:

@@ -14,7 +14,6 @@ import pandas as pd
 
 from mechheads.behaviour import HeadExamples, HeadProfile
 from mechheads.behaviour.profile import PROFILED
-from mechheads.gating import ROLES, Roles
 from mechheads.heads import HeadId, check_heads
 from mechheads.io.text import read_json
 from mechheads.labels import HeadLabels
@@ -72,13 +71,12 @@ class Atlas(Stages):
             for none and 1 for all of it.
         safety: for each ablation, Ships and Generalized Ships of every head, and for the package's requests the
             contrast with their look-alikes (see ``mh.safety_heads``).
-        roles: which heads facilitate the task, interfere with it or do not matter, by a short fit of gates.
         direct: what each head itself adds to the logit of the answer, minus that of the wrong one.
         paths: path patching from the heads with the largest effect to each other's q, k and v and to the logits.
         circuit: the faithfulness of the first k heads by patching, for several k.
         patterns: what each head attends to in the prompts of the patching and in one longer text.
         own: scores of your own, by the name that the table and the page give them.
-        asked: what the prompts of ``pairs``, ``requests`` and ``task`` are about, in a few words, as the page says it;
+        asked: what the prompts of ``pairs`` and ``requests`` are about, in a few words, as the page says it;
             of those that were asked.
         pairs: the prompts of the patching: clean, corrupted, answer, wrong; the last two are empty if not given.
         requests: the requests of the safety heads.
@@ -96,7 +94,6 @@ class Atlas(Stages):
     examples: HeadExamples | None = None
     patching: HeadScores | None = None
     safety: dict[str, SafetyHeads] = field(default_factory=dict)
-    roles: Roles | None = None
     direct: HeadScores | None = None
     paths: HeadScores | None = None
     circuit: Curves | None = None
@@ -136,11 +133,11 @@ class Atlas(Stages):
         }
         parts |= {f"safety_{ablation}": scores for ablation, scores in self.safety.items()}
         parts |= {own_file(name): scores for name, scores in self.own.items()}
-        return {name: part for name, part in (parts | dict(self.roles or {})).items() if part is not None}
+        return {name: part for name, part in parts.items() if part is not None}
 
     @property
     def views(self) -> dict[str, HeadScores]:
-        """The score of every head by each view, by its column: phi, patching, direct effect, Ships and the roles."""
+        """The score of every head by each view, by its column: phi, patching, direct effect and Ships."""
         views: dict[str, HeadScores] = {}
         if self.labels is not None:
             views["phi"] = _phi(self.labels)
@@ -153,13 +150,12 @@ class Atlas(Stages):
         contrasts = {f"ships_contrast_{ablation}": scores.contrast for ablation, scores in self.safety.items()}
         views |= {column: scores for column, scores in contrasts.items() if scores is not None}
         views |= {f"ships_{ablation}": scores for ablation, scores in self.safety.items()}
-        views |= dict(self.roles or {})
         return views | {column: view.scores for column, view in self.own_views.items()}
 
     @property
     def own_views(self) -> dict[str, OwnView]:
         """The views of ``own``, by their columns: one for each label of a further dimension, if there are few."""
-        taken = {**_on_text(self.profile, []), **dict(self.roles or {})}
+        taken = dict[str, Any](_on_text(self.profile, []))
         if self.labels is not None:
             taken |= {"phi": self.labels}
         if self.patching is not None or self.direct is not None:
@@ -173,8 +169,7 @@ class Atlas(Stages):
         ``to_duplicate``, ``to_induction`` and ``to_delimiter``, ``by_position``, ``entropy``, ``distance``, ``norm``
         and ``copying`` (see ``mh.profile_heads``), categories, best_relation (empty if the head maps no pair of any),
         then ``phi`` (of the best relation), ``patching``, ``direct``, ``ships_undifferentiated``, ``ships_scaling``,
-        ``generalized_ships_undifferentiated``, ``generalized_ships_scaling``, ``facilitation``, ``interference`` and
-        ``irrelevance``.
+        ``generalized_ships_undifferentiated`` and ``generalized_ships_scaling``.
         Each number also has ``_ci_low`` and ``_ci_high``, or ``_range_low`` and ``_range_high`` if there are two
         clusters, such as two seeds; and if it was tested, ``_q`` and ``_p_family``, the p of the head in the family of
         all heads. Analyses that were not run have no columns.
@@ -236,8 +231,6 @@ class Atlas(Stages):
                 setattr(atlas, name, kind.load(path))
         for path in sorted(folder.glob("safety_*.nc"), key=lambda path: path.stem, reverse=True):
             atlas.safety[path.stem.removeprefix("safety_")] = SafetyHeads.load(path)
-        if all((folder / f"{role}.nc").is_file() for role in ROLES):
-            atlas.roles = Roles({role: HeadScores.load(folder / f"{role}.nc") for role in ROLES})
         return atlas
 
     @property
@@ -311,7 +304,6 @@ class Atlas(Stages):
             "patching": self.patching,
             "direct effects": self.direct,
             "safety heads": self.safety,
-            "roles": self.roles,
         }
 
 
@@ -323,9 +315,9 @@ _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
     "patterns": HeadPatterns,
     "circuit": Curves,
 }
-"""The parts of an atlas that have a file of their own, besides safety heads and roles."""
+"""The parts of an atlas that have a file of their own, besides safety heads."""
 ATLAS_FILES = (
-    *(f"{name}.nc" for name in (*_KINDS, *(f"safety_{kind}" for kind in PAPER_KINDS), *ROLES)),
+    *(f"{name}.nc" for name in (*_KINDS, *(f"safety_{kind}" for kind in PAPER_KINDS))),
     "heads.csv",
     _ABOUT,
 )

@@ -12,14 +12,10 @@ from mechheads.behaviour import logit_attribution
 from mechheads.behaviour.examples import profile_and_examples
 from mechheads.behaviour.windows import Texts
 from mechheads.engine.report import AnswerWarning
-from mechheads.gating import FitSettings, fit_gates, head_roles
-from mechheads.gating.fitted import Gates
-from mechheads.gating.task import Task, some_items
 from mechheads.heads import HeadId
-from mechheads.interventions.basic import InterventionName
 from mechheads.labels import label_heads, relation_scores
 from mechheads.labels.relations import LEAST_PAIRS, Relations, in_vocabulary, load_relations
-from mechheads.limits import current, settings
+from mechheads.limits import current
 from mechheads.messages.notices import stop_if
 from mechheads.metrics import Metric, kl_divergence, log_prob, logit_diff
 from mechheads.model.analysis import analysis, written
@@ -38,15 +34,12 @@ from mechheads.safety.requests import Requests, Side, load_requests
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns, head_patterns
 from mechheads.studies.questions import (
-    FITTED_ON,
     PARTS,
     TEMPLATES,
     Names,
     PairsLike,
     Questions,
-    TaskLike,
     capital_pairs,
-    capital_task,
     first,
 )
 from mechheads.studies.study import QUICK_RELATIONS, difference, finished, teller
@@ -62,18 +55,8 @@ _SENDERS, _RECEIVERS = 12, 3
 """Paths are patched from so many heads with the largest effect, to so many of them."""
 _SHOWN, _TOKENS_SHOWN = 8, 512
 """Of own pairs, how many prompts have their patterns in the atlas, and of how many tokens together at most."""
-_RESULTS = {part: part for part in ("patching", "labels", "safety", "roles")} | {"text": "profile"}
+_RESULTS = {part: part for part in ("patching", "labels", "safety")} | {"text": "profile"}
 """The field of an atlas that a part fills in any case."""
-TRIED, KEPT, UPDATES = 6, 3, 100
-_FITTED_ON_OWN = 32
-"""Items of a task of your own that the gates are fitted on, at most."""
-_TRIAL = 2, 1, 1
-SHORT_FIT: dict[str, Any] = {
-    "batch": FITTED_ON,
-    "fit": FitSettings(lr=(0.4, 0.05), lr_regularised=(0.4, 0.2), tolerance=None),
-}
-"""All prompts are in each update, and steps are large. Gates are drawn at random, and some draws shut so much of a
-model that a short fit does not recover: so six draws are tried for two updates, and the best three go on."""
 
 
 @analysis
@@ -83,7 +66,6 @@ def build_atlas(
     pairs: PairsLike | None = None,
     relations: Relations | None = None,
     requests: Requests = None,
-    task: TaskLike | None = None,
     texts: Texts = None,
     only: Names = None,
     quick: bool = False,
@@ -101,11 +83,9 @@ def build_atlas(
             both on the next-token distribution, as KL divergence.
         relations: as in ``mh.relation_scores``: names, files or relations.
         requests: as in ``mh.safety_heads``; by default eight of the package, each with its harmless look-alike.
-        task: an ``mh.Task``, or a name or file of ``mh.gating.load_task``. The gates are fitted on 32 of its items.
         texts: as in ``mh.profile_heads``.
         only: the parts to do: "patching", "text" (profile and examples), "labels",
-            "causes" (patterns, direct effects, circuit and paths), "safety" (by Undifferentiated Attention; if ``only``
-            names it, by Scaling Contribution too), and "roles", which are done only if ``only`` names them.
+            "causes" (patterns, direct effects, circuit and paths) and "safety" (by Undifferentiated Attention).
         quick: less text, and fewer relations, pairs and requests of the package: a first look.
         resume: an atlas of the same study, such as an interrupted one or ``mh.studies.Atlas.load(folder)``: parts that
             are done are taken from it, and its own scores.
@@ -126,7 +106,7 @@ def build_atlas(
     """
     if not callable(after_each or print):
         raise ValueError(f"after_each is {after_each!r}; give a function of the atlas")
-    given = {"pairs": pairs, "relations": relations, "requests": requests, "task": task, "texts": texts}
+    given = {"pairs": pairs, "relations": relations, "requests": requests, "texts": texts}
     asked = Questions.of(model, quick=quick, only=only, **given)
     work = _Builder(model, asked, resume, after_each or (lambda atlas: None))
     # Files and names of the questions are in ``study``, as hashes, and not in the provenance of each result.
@@ -156,7 +136,6 @@ class _Builder:
             "labels": self._labels,
             "causes": self._causes,
             "safety": self._safety,
-            "roles": self._roles,
         }
         self._describe()
 
@@ -191,8 +170,6 @@ class _Builder:
             if self.look_alikes is not None:
                 n = len(self.look_alikes)
                 atlas.asked["requests_vary"] = f"{n} requests, {n} categories, each with a harmless look-alike"
-        if "roles" in parts:
-            atlas.asked |= _named(ASKED if self.asked.task is None else names, "task")
 
     def _do(self, part: str) -> None:
         """Do one part if it is left, and show the atlas."""
@@ -309,24 +286,10 @@ class _Builder:
                 self.requests,
                 _SAFETY_HEADS,
                 harmless=self.look_alikes,
-                ablations=_ablations(self.asked),
+                ablations=PAPER_KINDS[:1],
             )
             for scores in self.atlas.safety.values():
                 finished(scores)
-
-    def _roles(self) -> None:
-        atlas, own = self.atlas, self.asked.task
-        with self._part("roles"):
-            task = capital_task(self.model) if own is None else _few_items(own)
-            gates = fit_briefly(self.model, task, choose_starts(self.model, task), UPDATES)
-            atlas.roles = head_roles(gates)
-            n = gates.provenance["n_items"]
-            atlas.asked["task_vary"] = f"{n} items, {KEPT} of {TRIED} starts, {UPDATES} updates of each fit"
-
-
-def _ablations(asked: Questions) -> Sequence[InterventionName]:
-    """Both ablations of the paper if ``only`` names the part, else the first."""
-    return PAPER_KINDS if asked.both else PAPER_KINDS[:1]
 
 
 def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
@@ -337,7 +300,6 @@ def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
         raise ValueError(f"resume is an atlas of another study: {differs}")
     # a part whose file was deleted is done again
     lacks = {part for part, field in _RESULTS.items() if not getattr(resume, field)}
-    lacks |= set() if set(_ablations(asked)) <= set(resume.safety) else {"safety"}
     done = [part for part in resume.done if part not in lacks]
     again = tuple(what for part in asked.parts if part not in done for what in PARTS[part])
     return replace(
@@ -396,26 +358,3 @@ def _shown(prompts: Sequence[Any], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _named(names: Mapping[str, str], what: str) -> dict[str, str]:
     return {what: names[what]} if what in names else {}
-
-
-def _few_items(task: Task) -> Task:
-    return task if len(task) <= _FITTED_ON_OWN else some_items(task, _FITTED_ON_OWN, seed=0)
-
-
-def choose_starts(model: Model, task: Task) -> list[int]:
-    """The seeds that lose least after two updates."""
-    with warnings.catch_warnings(action="ignore"), settings(progress=False):
-        losses = _fit_gates(model, task, [TRIED * current().seed + n for n in range(TRIED)], _TRIAL).losses
-    last = losses.query(f"fit == 'none' and update == {_TRIAL[0]}").nsmallest(KEPT, "loss")
-    return sorted(last["seed"].tolist())
-
-
-def fit_briefly(model: Model, task: Task, seeds: list[int], updates: int) -> Gates:
-    """Gates from a short fit."""
-    return _fit_gates(model, task, seeds, (updates, updates, updates))
-
-
-def _fit_gates(model: Model, task: Task, seeds: list[int], updates: tuple[int, int, int]) -> Gates:
-    gates = fit_gates(model, task, seeds=seeds, updates=updates, **SHORT_FIT | {"batch": len(task)})
-    stop_if(gates.interrupted)
-    return gates

@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mechheads.behaviour.windows import LEAST_WINDOW, Texts, texts_or_ids, windows_of
-from mechheads.gating.task import Task
-from mechheads.gating.tasks import relation_task, task_of
 from mechheads.io.rows import columns_called
 from mechheads.io.text import file_sha256
 from mechheads.labels.relations import Relation, load_relations, usable_pairs
-from mechheads.ledger.key import mark
 from mechheads.limits import current
 from mechheads.messages.arguments import check_known
 from mechheads.prompts.encoding import single_token
@@ -35,16 +32,12 @@ PARTS: dict[str, tuple[str, ...]] = {
     "labels": ("labels",),
     "causes": ("patterns", "direct effects", "circuit", "paths"),
     "safety": ("safety heads",),
-    "roles": ("roles",),
 }
 """The parts of an atlas in their order, and what of each a note may say is left out."""
-ASKED_FOR = ("roles",)
-"""Parts that are done only if ``only`` names them."""
 PairsLike = PromptPairs | str | Path
-TaskLike = Task | str | Path
 Names = str | Iterable[str] | None
 CAPITALS = "country_to_capital"
-"""The relation that the pairs and the task of the package are made from."""
+"""The relation that the pairs of the package are made from."""
 _PACKAGE = "of the package"
 
 
@@ -56,11 +49,9 @@ class Questions:
     pairs: PromptPairs | None
     relations: tuple[Relation, ...] | None
     requests: Sequence[str] | Prompts | None
-    task: Task | None
     texts: Texts
     parts: tuple[str, ...]
-    both: bool  # whether safety heads are ranked by both ablations of the paper
-    names: Mapping[str, str]  # of pairs, requests and task, if they have one
+    names: Mapping[str, str]  # of pairs and requests, if they have one
     study: dict[str, str]  # what the atlas is of
 
     @classmethod
@@ -79,21 +70,16 @@ class Questions:
                 texts = Side.of(model, requests, "query").prompts
                 if "safety" in parts and len(set(texts.tokens(model).strings)) < 2:
                     raise ValueError("these are one request; give at least two different ones")
-        with _named("task"):
-            task = _task(model, given.get("task"))
         with _named("texts"):
             texts = _texts(given.get("texts"))
             if texts is not None and "text" in parts:
                 next(windows_of(model, texts, LEAST_WINDOW, LEAST_WINDOW))  # there is none if all are too short
-        names = {what: _name(given.get(what)) for what in ("pairs", "requests", "task")}
-        if isinstance(named := given.get("task"), Task) and named.name != "task":
-            names["task"] = named.name
+        names = {what: _name(given.get(what)) for what in ("pairs", "requests")}
         columns = ("clean", "corrupted", "answer", "wrong", "cluster")
         about = {
             "pairs": _mark(pairs, [getattr(pairs, column, None) for column in columns]),
             "relations": _mark(relations, [one.fingerprint for one in relations or ()]),
             "requests": _mark(requests, requests.items if isinstance(requests, Prompts) else [*(requests or ())]),
-            "task": _mark(task, "" if task is None else mark(task, "task")),
             "texts": _PACKAGE if texts is None else f"of your own ({_hash_of_texts(texts)})",
         }
         return cls(
@@ -101,10 +87,8 @@ class Questions:
             pairs=pairs,
             relations=relations,
             requests=requests,
-            task=task,
             texts=texts,
             parts=parts,
-            both=only is not None,
             names={what: name for what, name in names.items() if name},
             study=study_of(model, study="atlas", quick=quick, seed=current().seed, **about),
         )
@@ -130,7 +114,7 @@ def chosen(only: Names = None) -> tuple[str, ...]:
         check_known("only", part, tuple(PARTS))
     if only is not None and not named:
         raise ValueError(f"only names no part; choose among {', '.join(map(repr, PARTS))}")
-    return tuple(part for part in PARTS if (part in named if only is not None else part not in ASKED_FOR))
+    return tuple(part for part in PARTS if only is None or part in named)
 
 
 def first(pairs: PromptPairs, n: int) -> PromptPairs:
@@ -167,15 +151,6 @@ def _pairs(model: Model, pairs: PairsLike | None) -> PromptPairs | None:
     if torch.equal(clean.ids, corrupted.ids):
         raise ValueError("the clean and the corrupted prompts are the same in every pair, so patching changes nothing")
     return found
-
-
-def _task(model: Model, task: TaskLike | None) -> Task | None:
-    """A task, of which the items that the model cannot read are left out."""
-    if task is None:
-        return None
-    if not isinstance(task, Task):
-        task = task_of(task, model=model)
-    return task.items(task.tokens(model).kept)
 
 
 def _texts(texts: Texts) -> Texts:
@@ -216,8 +191,6 @@ TEMPLATES = (
     "The government of {country} has its seat in the city of",
 )
 """The wordings, which pairs take in turn."""
-FITTED_ON = 8
-"""How many items the task has."""
 
 
 def capital_pairs(model: Model, n: int) -> PromptPairs | None:
@@ -238,11 +211,6 @@ def capital_pairs(model: Model, n: int) -> PromptPairs | None:
         wrong=[f" {other[1]}" for _, _, other in pairs],
         cluster=[one[0] for _, one, _ in pairs],
     )
-
-
-def capital_task(model: Model) -> Task:
-    """Naming capitals, without examples."""
-    return relation_task(model, CAPITALS, shots=0, n=FITTED_ON)
 
 
 def _is_known(model: Model, *words: str) -> bool:

@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ import torch
 import mechheads as mh
 from mechheads.explorer.collect import collect
 from mechheads.explorer.encode import unblock
-from mechheads.explorer.page import svg
+from mechheads.explorer.page import alt_text, drawing
 from mechheads.explorer.payload import Payload, atlas_payload
 from mechheads.results.kinds import KINDS
 from mechheads.studies.atlas import Atlas
@@ -369,11 +368,10 @@ def test_an_experiment_of_your_own_is_explored_in_three_lines(small, tmp_path):
     assert column_of(effect)["label"] == effect.name and "intervention=intervention" in effect.call
 
 
-def test_without_scripts_your_own_scores_are_a_picture():
+def test_the_picture_is_of_your_own_scores():
     page = shown(
         {"<mine>": mh.HeadScores.from_scores(np.array([[0.0, 2.0], [-1.0, np.nan]]), name="a", kind="demo")}
     ).page
-    drawn = ElementTree.fromstring(svg(page))
-    hues = [part.attrib["fill"] for part in drawn if part.tag.endswith("rect")]
+    hues = [square.hue for square in drawing(page).squares]
     assert hues == ["#eef0f2", "#b2182b", "#88abcf", "#ffffff", "#2166ac", "#eef0f2", "#b2182b"]
-    assert "<mine>: L0H1 2, L1H0 -1, L0H0 0." in drawn.attrib["aria-label"]
+    assert "<mine>: L0H1 2, L1H0 -1, L0H0 0." in alt_text(page)

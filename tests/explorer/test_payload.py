@@ -18,7 +18,6 @@ from mechheads.explorer.encode import block, plain, to_json, unblock
 from mechheads.explorer.head_payload import LEAST, SIZES_STEP, STEP, About, columns
 from mechheads.explorer.page import answer, page_html, policy, script, style, write_page
 from mechheads.explorer.payload import Payload, atlas_payload
-from mechheads.gating import ROLES
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import head_patterns
 
@@ -37,7 +36,6 @@ HOSTILE = [
 ]
 
 
-SVG = ("svg", "rect", "text")
 NAMED = ("window", "text", "query", "key", "activity", "weight")
 
 
@@ -101,8 +99,8 @@ def test_every_column_has_the_question_of_its_view_or_of_its_heading(payload):
     model = payload.page["model"]
     of = {column["name"]: column["question"] for column in model["columns"]}
     expected = {"patching": "pairs", "direct_ci_low": "pairs", "phi": "weights", "categories": "weights"}
-    expected |= {"to_first": "text", "names": "text", "ships_scaling": "requests", "layer": None}
-    expected |= {"generalized_ships_scaling_ci_low": "requests"}
+    expected |= {"to_first": "text", "names": "text", "ships_undifferentiated": "requests", "layer": None}
+    expected |= {"generalized_ships_undifferentiated_ci_low": "requests"}
     assert {name: of[name] for name in expected} == expected
     for question in model["questions"]:
         assert {of[view] for view in question["views"]} <= {question["key"]}
@@ -121,8 +119,6 @@ def test_every_pane_holds_what_the_atlas_holds(heads, atlas):
             scores = atlas.safety[ships["ablation"]]
             assert same(ships["values"], scores.values.values[at]) and same(ships["score"], scores.scores.values[at])
             assert same(ships["generalized"], scores.dataset["generalized_ships"].values[at])
-        for role in card["roles"]:
-            assert same(role["values"], atlas.roles[role["role"]].values.values[at])
         table = atlas.labels.table(name)
         relations = {relation["relation"]: relation for relation in card["weights"]}
         assert len(relations) == len(table)
@@ -211,8 +207,6 @@ def test_every_number_has_a_result_with_the_call_that_gives_it_again(payload, at
         "direct": "mh.behaviour.logit_attribution",
         "paths": "mh.path_matrix",
         "safety_undifferentiated": "mh.safety.compare_ablations",
-        "safety_scaling": "mh.safety.compare_ablations",
-        **dict.fromkeys(ROLES, "mh.head_roles"),
         **dict.fromkeys(("examples", "patterns", "circuit"), "mh.build_atlas"),
     }
     assert sources["patching"]["prompts"] == "2 pairs" and sources["patching"]["file"] is None
@@ -302,7 +296,6 @@ def test_hostile_texts_stay_texts(atlas, tmp_path):
         "tr",
         "td",
         "script",
-        *SVG,
     }
     assert read.tags.count("script") == 2 + len(atlas_payload(one).blocks) and read.sources == []
     assert not re.search(r"[\x00\u202e\u2066]", page.split("<title>")[1].split("</title>")[1])

@@ -10,7 +10,7 @@ import mechheads as mh
 from mechheads.studies.answers import CARRIED, FEW, LARGEST, TOO_FEW, Question, card_rows
 from mechheads.studies.atlas import Atlas
 
-ASKED = {"pairs": "the capital", "task": "naming the capital", "requests": "harmful requests"}
+ASKED = {"pairs": "the capital", "requests": "harmful requests"}
 HOSTILE = '<img src=x onerror="alert(1)">\n\x1b[31m\u202e'
 
 
@@ -191,7 +191,7 @@ def test_an_atlas_prints_a_table_for_each_question_and_what_was_not_measured():
     assert lines[:3] == ["m, 4 x 5 heads", "", "Naming the capital (12 pairs)"]
     assert lines[3].split() == ["head", "measured", "score", "interval", "null", "p_family", "n", "unit"]
     assert lines[4].startswith("L1H2  Patching")
-    assert "Not measured: attention on text, categories, direct effects, safety heads, roles." in lines
+    assert "Not measured: attention on text, categories, direct effects, safety heads." in lines
     assert atlas._repr_html_().count("<tr>") == 4
     nothing = Atlas("nothing")
     assert nothing.questions() == [] and " ".join(str(nothing).split()) == repr(nothing)

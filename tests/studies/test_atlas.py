@@ -14,16 +14,12 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main
-from mechheads.gating import ROLES, fit, fit_gates, head_roles
-from mechheads.gating.tasks import relation_task
 from mechheads.safety import load_requests
 from mechheads.studies import build, questions
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.build import build_atlas
-from mechheads.studies.questions import PARTS, Questions, capital_pairs, capital_task
-from support import gated_micro
+from mechheads.studies.questions import PARTS, Questions, capital_pairs
 from support.ctrl_c import stopped_at
-from support.made_workers import MadeWorkers
 from support.whole_atlas import let_four_pairs_do
 
 
@@ -77,13 +73,12 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
     pairs = capital_pairs(small, 8)
     alone = mh.activation_patch(small, pairs, normalize=True)
     np.testing.assert_allclose(atlas.patching.scores, alone.scores, atol=1e-6)
-    assert set(atlas.safety) == {"undifferentiated", "scaling"}
+    assert set(atlas.safety) == {"undifferentiated"}
     profile = mh.profile_heads(small, n_tokens=6000)
     assert atlas.profile is not None and atlas.profile.dataset.equals(profile.dataset)
     assert atlas.examples is not None and atlas.examples.provenance["n_tokens"] >= 3000
-    others = {"profile", "relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
-    others |= {"direct", "paths"}
-    assert set(atlas.results) == others | set(ROLES)
+    others = {"profile", "relations", "labels", "patching", "safety_undifferentiated", "direct", "paths"}
+    assert set(atlas.results) == others
     direct = mh.behaviour.logit_attribution(small, pairs)
     np.testing.assert_allclose(atlas.direct.values, direct.values, atol=1e-6)
     first = mh.patching.faithfulness(small, pairs, alone.heads(4, by="absolute"))
@@ -97,14 +92,6 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
         8,
     ]
     assert atlas.pairs[0]["clean"] == pairs.clean[0] and atlas.pairs[0]["wrong"] == pairs.wrong[0]
-    task = relation_task(small, "country_to_capital", shots=0, n=8)
-    tried = fit_gates(small, task, seeds=6, updates=(2, 1, 1), **build.SHORT_FIT).losses
-    best = tried.query("fit == 'none' and update == 2").nsmallest(3, "loss")["seed"]
-    gates = fit_gates(small, task, seeds=sorted(best), updates=2, **build.SHORT_FIT)
-    for role, scores in head_roles(gates).items():
-        assert scores.values is not None
-        np.testing.assert_array_equal(atlas.results[role].values, scores.values)
-    assert atlas.asked["task_vary"] == "8 items, 3 of 6 starts, 2 updates of each fit"
     table = atlas.to_dataframe()
     assert len(table) == small.n_layers * small.n_heads
     row = table.query("layer == 1 and head == 2").iloc[0]
@@ -113,15 +100,15 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
     assert (row["to_previous"], row["to_previous_ci_low"]) == (seen["score"], seen["ci_low"])
     assert row["copying_ci_high"] == float(profile.dataset["copying_high"][1, 2])
     assert row["patching"] == pytest.approx(float(alone.scores[1, 2]), abs=1e-6)
-    assert row["ships_scaling"] == pytest.approx(float(atlas.safety["scaling"].scores[1, 2]))
+    assert row["ships_undifferentiated"] == pytest.approx(float(atlas.safety["undifferentiated"].scores[1, 2]))
     best = atlas.labels.scores[1, 2].argmax("category")
     for column, variable in (("phi", "score"), ("phi_ci_low", "ci_low"), ("phi_ci_high", "ci_high")):
         assert row[column] == pytest.approx(float(atlas.labels.dataset[variable][1, 2, best]), nan_ok=True)
-    angles = atlas.safety["scaling"].dataset
-    assert row["generalized_ships_scaling"] == pytest.approx(float(angles["generalized_ships"][1, 2]))
-    assert row["generalized_ships_scaling_ci_high"] == pytest.approx(float(angles["generalized_ships_high"][1, 2]))
-    assert row["irrelevance"] == pytest.approx(atlas.results["irrelevance"][1, 2]["score"])
-    assert row["irrelevance_ci_low"] == pytest.approx(atlas.results["irrelevance"][1, 2]["ci_low"])
+    angles = atlas.safety["undifferentiated"].dataset
+    assert row["generalized_ships_undifferentiated"] == pytest.approx(float(angles["generalized_ships"][1, 2]))
+    assert row["generalized_ships_undifferentiated_ci_high"] == pytest.approx(
+        float(angles["generalized_ships_high"][1, 2])
+    )
 
     files = atlas.save(tmp_path / "out")
     assert {file.name for file in files} == {
@@ -141,21 +128,19 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
 
 
 @pytest.mark.slow
-def test_ships_after_eight_requests_stand_beside_their_contrast_with_look_alikes(small, tmp_path):
-    atlas = build_atlas(small)
-    assert list(atlas.safety) == ["undifferentiated"]
-    atlas.save(tmp_path)
-    atlas = build_atlas(small, only="safety", resume=Atlas.load(tmp_path))  # which asks for both ablations
+def test_ships_after_eight_requests_stand_beside_their_contrast_with_look_alikes(small):
+    atlas = build_atlas(small, only="safety")
     requests, look_alikes = (load_requests(name, "test")[:16:2] for name in ("harmful", "harmless"))
-    assert atlas.requests == list(requests) and list(atlas.safety) == ["undifferentiated", "scaling"]
+    assert atlas.requests == list(requests) and list(atlas.safety) == ["undifferentiated"]
     assert atlas.asked["requests_vary"] == "8 requests, 8 categories, each with a harmless look-alike"
     table = atlas.to_dataframe()
-    for ablation, scores in mh.safety.compare_ablations(small, requests).items():
-        np.testing.assert_allclose(table[f"ships_{ablation}"], scores.scores.values.ravel(), rtol=1e-3)
-        alone = mh.ships(small, requests, harmless=look_alikes, intervention=ablation)
-        for column, name in {"": "score", "_ci_low": "ci_low", "_p_family": "p_family"}.items():
-            expected = alone.dataset[name].values.ravel()
-            np.testing.assert_allclose(table[f"ships_contrast_{ablation}{column}"], expected, atol=1e-3)
+    way = "undifferentiated"
+    scores = mh.ships(small, requests, intervention=way).scores
+    np.testing.assert_allclose(table[f"ships_{way}"], scores.values.ravel(), rtol=1e-3)
+    alone = mh.ships(small, requests, harmless=look_alikes, intervention=way)
+    for column, name in {"": "score", "_ci_low": "ci_low", "_p_family": "p_family"}.items():
+        expected = alone.dataset[name].values.ravel()
+        np.testing.assert_allclose(table[f"ships_contrast_{way}{column}"], expected, atol=1e-3)
     views = {question.kind: question.view for question in atlas.questions()}
     assert views["requests"] == "ships_contrast_undifferentiated"
 
@@ -190,68 +175,13 @@ def test_ctrl_c_keeps_what_is_done(small, few, monkeypatch, tmp_path):
     assert (tmp_path / "patching.nc") in atlas.save(tmp_path)
 
 
-def test_the_short_fit_finds_roles_that_are_known(tmp_path):
-    model = gated_micro.build(tmp_path / "model")
-    gates = fit_gates(model, gated_micro.capitals(), updates=22, seeds=3, **build.SHORT_FIT)
-    lowest = {role: scores.values.min("prompt").values for role, scores in head_roles(gates).items()}
-    assert lowest["facilitation"][gated_micro.NEEDED] > 0.9
-    assert lowest["interference"][gated_micro.HURTS] > 0.9
-    assert all(lowest["irrelevance"][head] > 0.9 for head in gated_micro.DEAD)
-
-
-@pytest.mark.slow
-def test_ctrl_c_in_the_last_stage_keeps_all_before(small, few, monkeypatch):
-    """The fit itself catches the interruption and gives back gates that say nothing yet."""
-
-    def stops(asked: fit.Descent, *args: Any, **rest: Any) -> Any:
-        if asked.schedules[0].updates > 2:  # the first fit, of two updates, chooses the starts
-            raise KeyboardInterrupt
-        return descend(asked, *args, **rest)
-
-    descend = fit.descend
-    monkeypatch.setattr(fit, "descend", stops)
-    monkeypatch.setattr(build, "UPDATES", 5)
-    with pytest.warns(UserWarning, match="interrupted after 0 updates of the fit none"):
-        atlas = build_atlas(small, only=PARTS)
-    assert atlas.interrupted and atlas.roles is None
-    before = {"profile", "relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
-    assert set(atlas.results) == before | {"direct", "paths"}
-
-
-def test_roles_are_fitted_if_they_are_asked_for(quick):
-    assert quick.roles is None and "roles" not in quick.seconds and not any("roles" in note for note in quick.notes)
-
-
-@pytest.mark.slow
-def test_roles_that_cannot_be_fitted_are_left_out_and_said(small, monkeypatch):
-    monkeypatch.setattr(questions, "relation_task", lambda *args, **rest: relation_task(*args, **rest | {"n": 9}))
-    atlas = build_atlas(small, only=["safety", "roles"])
-    assert atlas.roles is None and atlas.safety and not atlas.interrupted
-    why = "roles left out: n is 9, but task 'country_to_capital' has 8 items"
-    assert any(note.startswith(why) for note in atlas.notes)
-
-
-@pytest.mark.slow
-def test_a_loss_that_breaks_leaves_out_the_roles(small, few, monkeypatch):
-    def breaks(*args: Any, updates: Any, **rest: Any) -> Any:
-        gates = fit_gates(*args, updates=updates, **rest)
-        if updates == (build.UPDATES,) * 3:
-            raise ValueError("the loss of seed 1 is not finite")
-        return gates
-
-    monkeypatch.setattr(build, "fit_gates", breaks)
-    atlas = build_atlas(small, only=["safety", "roles"])
-    assert atlas.roles is None and atlas.safety
-    assert "roles left out: the loss of seed 1 is not finite" in atlas.notes
-
-
 @pytest.mark.slow
 def test_it_can_be_saved_after_each_analysis(built):
     atlas, seen = built
     assert seen[:2] == [["patching"], ["profile", "patching"]]
     assert seen[2] == ["profile", "relations", "labels", "patching"]
     assert seen[3] == [*seen[2], "direct", "paths"]
-    assert seen[4] == [*seen[3], "safety_undifferentiated", "safety_scaling"] == list(atlas.results)[:8]
+    assert seen[4] == [*seen[3], "safety_undifferentiated"] == list(atlas.results)
 
 
 def test_ctrl_c_in_the_text_keeps_the_profile_and_the_examples_so_far(small, monkeypatch):
@@ -349,14 +279,3 @@ def test_results_and_page_are_written_after_each_part(monkeypatch, tmp_path, tin
     assert done.exit_code == 0, done.output
     assert sizes == [(False, True), (True, True)]
     assert '"name":"direct"' in (tmp_path / "index.html").read_text() and (tmp_path / "direct.nc").is_file()
-
-
-def test_the_seeds_of_an_atlas_are_tried_and_fitted_by_workers(small):
-    workers = MadeWorkers(2)
-    task = capital_task(small)
-    starts = mh.settings(workers=workers)(build.choose_starts)(small, task)
-    assert starts == build.choose_starts(small, task)
-    before = len(workers.computed)
-    assert before >= build.TRIED
-    assert mh.settings(workers=workers)(build.fit_briefly)(small, task, starts, 2).seeds == tuple(starts)
-    assert len(workers.computed) - before >= build.KEPT

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import inspect
 import json
 import re
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import mechheads as mh
-from mechheads.cli import atlas as atlas_command, main
+from mechheads.cli import main
 from mechheads.explorer.encode import unblock
 from mechheads.explorer.payload import atlas_payload
 from mechheads.studies import Atlas, build, build_atlas
@@ -35,7 +34,7 @@ TEXTS = ["".join(WORDS[(i * j) % 10] for i in range(200)) + HOSTILE for j in (1,
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short studies: relations of four pairs, starts that are tried on all heads of a tiny model."""
+    """Short studies: relations of four pairs."""
     let_four_pairs_do(monkeypatch)
 
 
@@ -48,18 +47,12 @@ def pairs_of(**more: Any) -> mh.PromptPairs:
     return mh.PromptPairs(CLEAN, CORRUPTED, **more)
 
 
-def task_of() -> mh.Task:
-    prompts = [f" The{a} is" for a in (" France", " Italy", " Spain", " Germany", " big")]
-    return mh.Task(prompts, [" Paris", " Rome", " Madrid", " Berlin", " dog"], name="naming")
-
-
 def asked() -> dict[str, Any]:
     """A whole study of one's own."""
     return {
         "pairs": pairs_of(answer=ANSWER, wrong=WRONG),
         "relations": ["country_to_capital"],
         "requests": REQUESTS,
-        "task": task_of(),
         "texts": TEXTS,
     }
 
@@ -152,7 +145,7 @@ def test_how_many_parts_are_done_is_told(small: mh.Model, capsys: pytest.Capture
 def test_parts_are_chosen_by_name(small: mh.Model):
     assert chosen() == ("patching", "text", "labels", "causes", "safety")
     assert chosen("labels") == ("labels",)
-    assert chosen(["roles", "patching"]) == ("patching", "roles")
+    assert chosen(["safety", "patching"]) == ("patching", "safety")
     for wrong, message in (
         ({"only": ["lables"]}, "only is 'lables'; choose one of 'patching'"),
         ({"only": "safty"}, 'Did you mean "safety"?'),
@@ -164,9 +157,7 @@ def test_parts_are_chosen_by_name(small: mh.Model):
     atlas = build_atlas(small, only=["text"])
     assert (list(atlas.tables), list(atlas.results), atlas.asked) == (["examples"], ["profile"], {})
     assert atlas.done == ["text"]
-    only = inspect.signature(atlas_command).parameters["only"].annotation
-    for part in PARTS:
-        assert part in str(only.__metadata__[0].help)
+    assert f"Parts to do: {', '.join(PARTS)}." in run("-h")[1]
 
 
 @pytest.mark.parametrize(
@@ -196,13 +187,11 @@ def test_parts_are_chosen_by_name(small: mh.Model):
         ({"relations": ["country_to_captal"]}, 'Did you mean "country_to_capital"?'),
         ({"requests": "JailbreakBanch"}, 'Did you mean "JailbreakBench"?'),
         ({"requests": []}, "requests is empty"),
-        ({"task": "sintax"}, 'Did you mean "syntax"?'),
         ({"texts": "no/texts.txt"}, "texts: 'no/texts.txt' is not a file; give a text file with empty lines"),
         ({"texts": 3}, "texts is 3; give a list of prompts"),
         ({"texts": ["one", 2]}, "texts[1] is 2; give a string, a chat (a list of messages) or a list of token ids"),
         ({"relations": 3}, "relations is 3; give names, files or mh.Relation objects"),
         ({"requests": 3}, "requests is 3; give a list of texts"),
-        ({"task": 3}, "task is 3; give mh.Task(prompts=[...], targets=[...]) or a text or a path or None"),
         ({"after_each": 3}, "after_each is 3; give a function of the atlas"),
         ({"resume": "atlas"}, "resume is 'atlas'; give an atlas, such as mh.studies.Atlas.load(folder)"),
     ],
@@ -237,7 +226,6 @@ STAGES = (
     ("label_heads", {"patching", "text"}),
     ("path_matrix", {"patching", "text", "labels"}),
     ("compare_ablations", {"patching", "text", "labels", "causes"}),
-    ("head_roles", {"patching", "text", "labels", "causes", "safety"}),
 )
 """Where Ctrl-C comes, and what is done by then."""
 
@@ -270,7 +258,7 @@ def test_after_ctrl_c_in_every_stage_the_atlas_is_the_undisturbed_one(
     assert not finished.interrupted and finished.seconds == times
     assert_same_atlas(finished, whole)
     said = capsys.readouterr().err
-    assert "kept from before: patching, text, labels, causes, safety, roles\nnothing is left to do\n" in said
+    assert "kept from before: patching, text, labels, causes, safety\nnothing is left to do\n" in said
 
 
 def test_a_partial_result_is_measured_again(small: mh.Model, monkeypatch: pytest.MonkeyPatch):
@@ -319,10 +307,8 @@ def files_of(folder: Path) -> dict[str, str]:
     relation = {"name": f"mine{HOSTILE}", "category": "Knowledge", "pairs": words, "source": "here"}
     (folder / "mine.json").write_text(json.dumps(relation))
     (folder / "asking.jsonl").write_text("\n".join(json.dumps({"asked": text.strip()}) for text in REQUESTS))
-    items = [{"prompt": p, "target": t} for p, t in zip(task_of().prompts, task_of().targets, strict=True)]
-    (folder / "naming.jsonl").write_text("\n".join(map(json.dumps, items)))
     (folder / "texts.txt").write_text("\n\n".join(TEXTS))
-    names = {"pairs": "capitals.csv", "relations": "mine.json", "requests": "asking.jsonl", "task": "naming.jsonl"}
+    names = {"pairs": "capitals.csv", "relations": "mine.json", "requests": "asking.jsonl"}
     return {f"--{name}": str(folder / file) for name, file in (names | {"texts": "texts.txt"}).items()}
 
 
@@ -358,19 +344,17 @@ def test_the_command_takes_files_and_goes_on_in_its_folder(
     assert HOSTILE not in page
     code, said = run(*common, *given[2:])
     assert code == 1 and "pairs is '4 of your own" in said and "there and 'of the package' here. Give another" in said
-    code, said = run("--model", str(tiny("llama")), "--out", str(out), *given, "--only", "roles,safety", "--quick")
+    code, said = run("--model", str(tiny("llama")), "--out", str(out), *given, "--only", "safety", "--quick")
     assert code == 1 and "quick is 'False' there and 'True' here" in said
 
 
-def test_roles_and_safety_heads_of_your_own(small: mh.Model, tmp_path: Path):
+def test_safety_heads_of_your_own(small: mh.Model, tmp_path: Path):
     files = files_of(tmp_path)
-    given = {"requests": files["--requests"], "task": files["--task"]}
     relations = ["country_to_capital"]
-    atlas = build_atlas(small, **given, relations=relations, only=["safety", "roles", "labels"])
-    assert atlas.asked.pop("task_vary") == "5 items, 3 of 6 starts, 2 updates of each fit"
-    assert atlas.asked == {"requests": "asking", "task": "naming"} and atlas.pairs == []
+    atlas = build_atlas(small, requests=files["--requests"], relations=relations, only=["safety", "labels"])
+    assert atlas.asked == {"requests": "asking"} and atlas.pairs == []
     assert atlas.requests == [request.strip() for request in REQUESTS]
-    assert atlas.roles is not None and atlas.safety["scaling"].values.sizes["prompt"] == 4
+    assert atlas.safety["undifferentiated"].values.sizes["prompt"] == 4
     assert atlas.labels is not None and atlas.labels.provenance["quick"] is False
     assert all(str(tmp_path) not in json.dumps(scores.provenance) for scores in atlas.results.values())
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,9 +50,8 @@ def of_layers(atlas: Atlas) -> Atlas:
     for name, part in vars(atlas).items():
         if isinstance(part, HeadScores):
             changed[name] = scores(part)
-        elif name in ("safety", "roles") and isinstance(part, Mapping):
-            each = {key: scores(value) for key, value in part.items()}
-            changed[name] = each if name == "safety" else type(part)(each)
+        elif name == "safety":
+            changed[name] = {key: scores(value) for key, value in part.items()}
     if atlas.patterns is not None:
         first = atlas.patterns.table.head(1)
         kept = {part: getattr(atlas.patterns, part)[list(LAYERS)][:, :, : first["stop"][0]] for part in _OF_PATTERNS}

@@ -9,12 +9,10 @@ import pytest
 import mechheads as mh
 from mechheads.studies import build
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.questions import PARTS
 
 
 def let_four_pairs_do(patch: pytest.MonkeyPatch) -> None:
-    """Four capitals are all that the tiny vocabulary holds: let them be enough for a relation; and fits are short."""
-    patch.setattr(build, "UPDATES", 2)
+    """Four capitals are all that the tiny vocabulary holds: let them be enough for a relation."""
     four: dict[str, Any] = {"k": 10, "k_copying": 1, "min_pairs": 2}
     patch.setattr(build, "relation_scores", lambda *given, **options: mh.relation_scores(*given, **options | four))
 
@@ -23,4 +21,4 @@ def whole_atlas(model: mh.Model) -> Atlas:
     """The atlas, with its warnings about the answers of a random model."""
     with pytest.MonkeyPatch.context() as patch:
         let_four_pairs_do(patch)
-        return mh.build_atlas(model, only=PARTS)
+        return mh.build_atlas(model)

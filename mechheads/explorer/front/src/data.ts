@@ -47,7 +47,7 @@ export interface Model {
 export interface Question {
   key: string;
   title: string;
-  kind: "pairs" | "requests" | "task" | "text" | "weights" | "own";
+  kind: "pairs" | "requests" | "text" | "weights" | "own";
   views: string[];
   varies: string;
   warnings: string[];
@@ -164,7 +164,6 @@ export interface Shared {
   prompts: Prompt[];
   pairs: Pair[];
   requests: string[];
-  seeds: string[];
   labels: Record<string, string[]>;
 }
 
@@ -196,7 +195,6 @@ export interface Head {
   cause: Effect[] | null;
   paths: PathsPane | null;
   safety: Ships[] | null;
-  roles: Role[] | null;
 }
 
 export interface Attention {
@@ -284,12 +282,6 @@ export interface Ships extends Score {
   generalized: Num;
   generalizedLow: Num;
   generalizedHigh: Num;
-  values: Num[];
-}
-
-export interface Role extends Score {
-  role: string;
-  range: boolean;
   values: Num[];
 }
 

@@ -8,7 +8,7 @@ import { HARMFUL, answer, made } from "./card-page.mjs";
 import { html } from "./pages.mjs";
 
 const ADDRESS = "http://127.0.0.1/";
-const PANES = ["ordinary text", "patterns", "weights", "effects", "fed by / feeds", "safety", "roles", "own text"];
+const PANES = ["ordinary text", "patterns", "weights", "effects", "fed by / feeds", "safety", "own text"];
 const LIVE = { maxCharacters: 40, maxTokens: 16 };
 let browser;
 
@@ -240,9 +240,9 @@ test("drawings are saved as SVG and PNG", async (t) => {
 
 test("an empty pane says what is missing, why, and what measures it; damaged data says so", async (t) => {
   const content = made();
-  content.blocks["mh-heads-1"].heads[0].roles = null;
-  const page = await opened(t, "head=L1H0&pane=roles", { content });
-  assert.match(await page.locator(".card-panel").textContent(), /No gates were fitted\. mechheads figure roles measures it\..*too quick/);
+  content.blocks["mh-heads-1"].heads[0].paths = null;
+  const page = await opened(t, "head=L1H0&pane=paths", { content });
+  assert.match(await page.locator(".card-panel").textContent(), /Nothing is known of the paths of this head\. mechheads atlas measures it\..*too quick/);
   content.blocks["mh-heads-1"] = "AAAA";
   const broken = await opened(t, "head=L1H0&pane=text", { content });
   assert.equal(await broken.locator(".card-panel [role=alert]").textContent(), "The data of layer 1 is damaged and cannot be read.");

@@ -55,17 +55,16 @@ function card(head, at) {
       meaning: "What paths mean.",
     },
     safety: [{ ...ships, generalized: 1, generalizedLow: 0.5, generalizedHigh: 2, values: [0.2, null] }],
-    roles: ["facilitation", "interference", "irrelevance"].map((role) => ({ role, score: 0.5, low: 0.4, high: 0.6, range: true, values: [0.4, 0.6] })),
   };
 }
 
 /** What `html` of pages.mjs takes. */
 export function made({ live = null } = {}) {
   const model = {
-    name: "made-up", nLayers: 2, nHeads: 2, nKvHeads: 2, notes: ["roles left out: too quick"], interrupted: false,
+    name: "made-up", nLayers: 2, nHeads: 2, nKvHeads: 2, notes: ["paths left out: too quick"], interrupted: false,
     sources: [{ name: "effects", call: "mh.ablate(model, prompts)", prompts: "", file: null }], citation: "", cautions: [], circuits: [], tables: [],
     questions: [{ key: "pairs", title: "effects of heads", kind: "pairs", views: ["effect", "ships"], varies: "", warnings: [], rows: [], contradictions: [], view: "effect" }],
-    panes: ["text", "pattern", "weights", "cause", "paths", "safety", "roles"],
+    panes: ["text", "pattern", "weights", "cause", "paths", "safety"],
     columns: [
       column("effect", EFFECT),
       column("ships", SHIPS),
@@ -79,7 +78,6 @@ export function made({ live = null } = {}) {
     prompts: [{ name: "a prompt", tokens }],
     pairs: [0, 1].map((at) => ({ clean: `clean ${at}`, corrupted: `corrupted ${at}`, answer: " yes", wrong: " no" })),
     requests: [HARMFUL, HARMFUL],
-    seeds: ["0", "1"],
     labels: {},
   };
   const layers = [0, 1].map((layer) => [`mh-heads-${layer}`, { layer, heads: [0, 1].map((index) => card(heads[2 * layer + index], 2 * layer + index)) }]);

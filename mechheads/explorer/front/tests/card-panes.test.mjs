@@ -7,7 +7,6 @@ const { inflate } = await load("load.ts");
 const { spread } = await load("spread.ts");
 const { linksOf, strongest, trace } = await load("paths.ts");
 const { asChip, asLabel, inText, pieces } = await load("tokens.ts");
-const { gatesOf } = await load("RolesPane.tsx");
 const { joined } = await load("NextTokens.tsx");
 const { around } = await load("TextPane.tsx");
 const { reasons } = await load("Missing.tsx");
@@ -76,16 +75,6 @@ test("characters that cannot be seen are shown", () => {
   assert.equal(asLabel("\u{1f600}\u{1f600}", 2), "\u{1f600}\u{1f600}");
 });
 
-test("gates of both fits follow from the roles", () => {
-  const [keep, drop] = gatesOf([
-    { role: "facilitation", values: [0.25, null] },
-    { role: "interference", values: [0.25, 1] },
-  ]);
-  assert.deepEqual([keep.values, keep.mean], [[0.75, 0], 0.375]);
-  assert.deepEqual([drop.values, drop.mean], [[0.25, null], 0.25]);
-  assert.deepEqual(gatesOf([]), []);
-});
-
 test("next tokens of both runs in one list", () => {
   const next = (token, probability) => ({ token, probability });
   assert.deepEqual(joined([next("a", 0.5), next("b", 0.2)], [next("b", 0.6), next("c", 0.1)]), [
@@ -103,7 +92,7 @@ test("an example shows the query, and the key if it is near", () => {
 });
 
 test("why a stage is missing", () => {
-  assert.deepEqual(reasons(["roles left out: too quick", "roles are a first look", "safety heads left out: no"], "roles"), ["roles left out: too quick"]);
+  assert.deepEqual(reasons(["paths left out: too quick", "paths are a first look", "safety heads left out: no"], "path"), ["paths left out: too quick"]);
 });
 
 test("a text is checked before it is sent", () => {

@@ -305,9 +305,9 @@ test("the table shows as many usual columns as there is room for; more scroll be
 
 test("what is typed stands as code in the notes", async (t) => {
   const payload = small();
-  payload.page.model.notes = ["roles left out; `mechheads figure roles` fits them"];
+  payload.page.model.notes = ["safety left out; `mechheads atlas` measures it"];
   const page = await open(t, browser, payload);
-  assert.equal(await page.locator(".mh-end li code").textContent(), "mechheads figure roles");
+  assert.equal(await page.locator(".mh-end li code").textContent(), "mechheads atlas");
   assert.doesNotMatch(await page.locator(".mh-end-lists").textContent(), /`/);
 });
 

@@ -36,7 +36,7 @@ function own({ n = 2, titles = [TITLE, "theirs"], labels = ["France", "<img src=
       cause: sources.map((source, at) => ({ ...card.cause[0], name: mine[at], title: titles[at] })),
     }));
   }
-  blocks["mh-shared"] = { words: [], windows: [], prompts: [], pairs: [], requests: [], seeds: [], labels: Object.fromEntries(mine.slice(0, n).map((name) => [name, labels])) };
+  blocks["mh-shared"] = { words: [], windows: [], prompts: [], pairs: [], requests: [], labels: Object.fromEntries(mine.slice(0, n).map((name) => [name, labels])) };
   return { page, blocks };
 }
 

@@ -16,7 +16,6 @@ import { layerOf, sharedOf, useLoaded, type Loaded } from "./load";
 import { Tabs, type Tab } from "./parts";
 import { PathsPane } from "./PathsPane";
 import { PatternPane } from "./PatternPane";
-import { RolesPane } from "./RolesPane";
 import { SafetyPane } from "./SafetyPane";
 import { TextPane } from "./TextPane";
 import { WeightsPane } from "./WeightsPane";
@@ -28,9 +27,9 @@ interface Props {
 }
 
 const TITLES: Record<string, string> = { text: "ordinary text", pattern: "patterns", cause: "effects", paths: "fed by / feeds" };
-const PANES = ["text", "pattern", "weights", "cause", "paths", "safety", "roles"] as const;
+const PANES = ["text", "pattern", "weights", "cause", "paths", "safety"] as const;
 type PaneName = (typeof PANES)[number];
-const EVIDENCE: Record<Question["kind"], PaneName> = { pairs: "cause", own: "cause", requests: "safety", task: "roles", text: "text", weights: "weights" };
+const EVIDENCE: Record<Question["kind"], PaneName> = { pairs: "cause", own: "cause", requests: "safety", text: "text", weights: "weights" };
 
 const SOURCES: Record<string, RegExp> = {
   text: /^(profile|examples)$/,
@@ -39,7 +38,6 @@ const SOURCES: Record<string, RegExp> = {
   cause: /^(patching|direct)$/,
   paths: /^paths$/,
   safety: /^safety_/,
-  roles: /^(facilitation|interference|irrelevance)$/,
 };
 
 /** The pane that holds the evidence about a question. */
@@ -155,7 +153,7 @@ function hasPane(model: Model, name: PaneName): boolean {
 
 /** What else could be known of the heads of this model, and the call that measures it. */
 function More({ model }: { model: Model }) {
-  const missing = PANES.filter((name) => !hasPane(model, name) && name !== "roles").map((name) => TITLES[name] ?? name);
+  const missing = PANES.filter((name) => !hasPane(model, name)).map((name) => TITLES[name] ?? name);
   if (!missing.length) return null;
   return (
     <p class="card-muted card-more">
@@ -198,6 +196,5 @@ function Pane({ chosen, data, shared, model, head }: PaneProps) {
   if (chosen === "cause" && (data.cause || data.safety)) return <CausePane pane={data.cause} safety={data.safety} {...{ shared, name }} />;
   if (chosen === "paths" && data.paths) return <PathsPane pane={data.paths} {...about} />;
   if (chosen === "safety" && data.safety?.length) return <SafetyPane pane={data.safety} {...{ shared, name }} />;
-  if (chosen === "roles" && data.roles?.length) return <RolesPane pane={data.roles} {...{ shared, name }} />;
   return <Missing pane={chosen} notes={model.notes} />;
 }

@@ -15,7 +15,6 @@ const LACKS: Record<string, Lack> = {
   cause: { what: "No effect of this head was measured.", command: "mechheads atlas", stage: "patching" },
   paths: { what: "Nothing is known of the paths of this head.", command: "mechheads atlas", stage: "path" },
   safety: { what: "Ships of this head was not measured.", command: "mechheads atlas", stage: "safety" },
-  roles: { what: "No gates were fitted.", command: "mechheads figure roles", stage: "roles" },
 };
 
 /** Why a stage was left out, by the notes of the atlas. */

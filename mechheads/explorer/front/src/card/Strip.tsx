@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 
 import type { Num } from "../data";
-import { CLUSTERS, extent, known, plural, scale, show, ticks, tickText, withInterval } from "./numbers";
+import { extent, known, plural, scale, show, ticks, tickText, withInterval } from "./numbers";
 import { Figure, useWidth } from "./parts";
 import { spread } from "./spread";
 
@@ -12,8 +12,6 @@ export interface StripRow {
   readonly mean: Num;
   readonly low: Num;
   readonly high: Num;
-  /** Instead of a mean: the two ends are those of two clusters. */
-  readonly range?: boolean;
 }
 
 interface Props {
@@ -132,7 +130,7 @@ function Row({ row, x, y, width, labelled, unit, of, chosen, said, onChoose }: R
     onChoose(sorted[next]?.dot ?? null);
   };
   const summary = known(row.mean)
-    ? `${row.name}: ${withInterval(row.mean, row.low, row.high, row.range ? CLUSTERS : "")} ${unit}, ${plural(shown.length, of)}`
+    ? `${row.name}: ${withInterval(row.mean, row.low, row.high)} ${unit}, ${plural(shown.length, of)}`
     : `${row.name}: not measured`;
   return (
     <g class="card-row" tabindex={0} {...role} aria-label={summary} onKeyDown={move} onBlur={() => onChoose(null)}>
