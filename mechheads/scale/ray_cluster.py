@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 import os
 import pickle
 import signal
@@ -91,12 +90,10 @@ class Ray:
             runs on this machine. By default the one that this process is connected to; if there is none, one of this
             machine alone, without a dashboard and usage statistics, which ends with this process.
         replicas: how many workers. By default one for each GPU of the cluster, or for each machine if it has none.
-        gpus_per_replica: how many GPUs each worker reserves, such as 0.5 if two workers share one. By default 1 if the
-            model of the analysis is on a GPU, else 0.
 
     Raises:
         ImportError: if ray is not installed.
-        ValueError: if ``replicas`` is less than 1, or ``gpus_per_replica`` is negative, or above 1 and not whole.
+        ValueError: if ``replicas`` is less than 1.
 
     References:
         Moritz et al. 2018, "Ray: A Distributed Framework for Emerging AI Applications".
@@ -105,23 +102,17 @@ class Ray:
     ...     kl = mh.ablate(model, ["The capital of France is"], heads=["L23H4"], progress=False, workers=workers)
     """
 
-    def __init__(
-        self, address: str | None = None, replicas: int | None = None, gpus_per_replica: float | None = None
-    ) -> None:
+    def __init__(self, address: str | None = None, replicas: int | None = None) -> None:
         if replicas is not None:
             check_at_least(1, replicas=replicas)
-        if (gpus := gpus_per_replica) is not None and not (0 <= gpus <= 1 or (1 < gpus < math.inf and gpus % 1 == 0)):
-            raise ValueError(
-                f"gpus_per_replica is {gpus}; give 0, a part of a GPU such as 0.5, a whole number, or leave it out"
-            )
         self._ray = library()
-        self._address, self._n, self._gpus_per_replica = address, replicas, gpus_per_replica
+        self._address, self._n = address, replicas
         self._actors: dict[int, Any] = {}
         self._model: tuple[Any, str] | None = None
         weakref.finalize(self, _kill, self._ray, self._actors)
 
     def __repr__(self) -> str:
-        return f"Ray({self._address!r}, replicas={self._n}, gpus_per_replica={self._gpus_per_replica})"
+        return f"Ray({self._address!r}, replicas={self._n})"
 
     def __enter__(self) -> Ray:
         return self
@@ -193,7 +184,7 @@ class Ray:
 
     def _start(self) -> Any:
         """Start a worker. If it ends while it computes, Ray starts it again and repeats what it was asked."""
-        there, gpus = self._ray.cluster_resources(), self._gpus()
+        there, gpus = self._ray.cluster_resources(), int(self._model is not None and self._model[1] == "cuda")
         cpus = min(1, there.get("CPU", 0))  # a cluster that was started here has none to reserve
         if not self._actors:
             self._check_room(there, {"CPU": cpus, "GPU": gpus})
@@ -201,15 +192,6 @@ class Ray:
             num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=RETRIES
         )
         return kind.remote(max(1, torch.get_num_threads() // self.replicas))
-
-    def _gpus(self) -> float:
-        """How many GPUs each worker has."""
-        needed = self._model is not None and self._model[1] == "cuda"
-        if self._gpus_per_replica is None:
-            return int(needed)
-        if needed and self._gpus_per_replica == 0:
-            raise ValueError("gpus_per_replica is 0, but the model of this analysis is on a GPU; give 1, or omit it")
-        return self._gpus_per_replica
 
     def _check_room(self, there: dict[str, float], wanted: dict[str, float]) -> None:
         """Warn if not all workers can run at the same time; an error if the cluster is this machine alone."""
@@ -220,7 +202,7 @@ class Ray:
                     f"with {each:g} each"
                 )
                 if not wanted["CPU"]:
-                    raise ValueError(f"{what}; give fewer replicas, or another gpus_per_replica")
+                    raise ValueError(f"{what}; give fewer replicas")
                 warn(f"{what}; the others start when it has more")
 
 

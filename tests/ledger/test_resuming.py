@@ -17,10 +17,9 @@ import torch
 
 import mechheads as mh
 import mechheads.engine.work
-from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.work import UnitRuns, unit_key
 from mechheads.ledger.ledger import Ledger
-from mechheads.limits import Limits, budget_bytes
+from mechheads.limits import Limits
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import compare_ablations, generalized_ships, refusal_contribution, sahara
 from support.levels import few
@@ -194,26 +193,6 @@ def unrun(small: mh.Model, monkeypatch: pytest.MonkeyPatch) -> mh.Model:
     return small
 
 
-THING = object()
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"metric": lambda logits, context, thing=THING: logits[:, -1, 0]},
-        {"intervention": lambda z, context, thing=THING: z},
-    ],
-    ids=["metric", "intervention"],
-)
-def test_what_cannot_be_told_apart_is_an_error_before_the_model_runs(
-    unrun: mh.Model, tmp_path: Path, given: dict[str, Any]
-) -> None:
-    asked = {"intervention": mh.Zero(), "metric": mh.kl_divergence} | given
-    with pytest.raises(ValueError, match=f"^{next(iter(given))} > a default is an object of"):
-        mh.sweep(unrun, PROMPTS, **asked, store=tmp_path / "store")
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(("limits", "kept"), [(Limits(tokens=30), 0), (Limits(tokens=50, logit_rows=1), 6)])
 def test_as_many_units_go_together_as_when_it_began_and_half_a_batch_is_not_stored(
     small: mh.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limits: Limits, kept: int
@@ -241,37 +220,6 @@ def test_as_many_units_go_together_as_when_it_began_and_half_a_batch_is_not_stor
     assert stored(store) == kept
     assert same(patch(ONE_BY_ONE, store=store), undisturbed)
     assert waves == ([1, 1, *all_waves[-1:]] if kept else all_waves), "two stored units run again, one by one"
-
-
-@pytest.mark.parametrize("budgets", [(None, 20_000), (20_000, None)])
-def test_paths_resumed_with_another_budget_go_in_the_same_waves(
-    small: mh.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, budgets: tuple[Any, Any]
-) -> None:
-    ends = [" dog", " cat", " book", " big", " small"]
-    clean, corrupted = ([f" {number} capital of France is{end}" for end in ends] for number in ("one", "two"))
-    pairs = mh.PromptPairs(clean, corrupted, answer=[" Paris"] * 5, wrong=[" Rome"] * 5)
-    judge, seen, stop = Evaluator.__call__, [], -1
-
-    def noting(self: Evaluator, final: torch.Tensor) -> np.ndarray:
-        if len(seen) == stop:
-            raise KeyboardInterrupt
-        seen.append(len(final))
-        return judge(self, final)
-
-    def paths(budget: Any, store: Path | None = None) -> mh.HeadScores:
-        few = Limits(memory=budget_bytes(budget), tokens=12)  # ten senders at a time if prompts share rows, else six
-        return mh.path_patch(small, pairs, receivers="final", budget=few, store=store)
-
-    monkeypatch.setattr(Evaluator, "__call__", noting)
-    undisturbed, waves = paths(budgets[0]), seen.copy()
-    assert len(waves) > 1
-    seen.clear()
-    stop = 1
-    with pytest.warns(UserWarning, match="interrupted"):
-        paths(budgets[0], tmp_path / "store")
-    stop = -1
-    assert same(paths(budgets[1], tmp_path / "store"), undisturbed)
-    assert seen == [waves[0], 1, 1, *waves[1:]], "two stored units run again, one by one"
 
 
 def test_ctrl_c_on_the_harmful_side_stores_nothing_of_the_heads_that_were_reached_alone(

@@ -84,15 +84,6 @@ def test_it_is_read_from_half_precision(delta: Delta, tmp_path: Path):
             torch.testing.assert_close(again.weights[head][side], delta.weights[head][side].half().float())
 
 
-def test_without_some_heads(tiny: Callable[[str], Path], delta: Delta, tmp_path: Path):
-    part = delta.without([CHANGED[0], HeadId(1, 1)])
-    assert part.heads == CHANGED[1:]
-    assert part.about == ABOUT
-    assert delta.heads == CHANGED
-    check_change(mh.load(tiny("llama")), changed_model(tiny("llama"), part, tmp_path / "part"), part, atol=1e-6)
-    assert delta.without(CHANGED).heads == ()
-
-
 def test_a_named_model_is_the_default_one_with_its_delta(
     tiny: Callable[[str], Path], delta: Delta, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -15,7 +15,6 @@ from torch import Tensor
 import mechheads as mh
 from support.levels import TWO_FIRST
 from support.releases import TRANSFORMERLENS_4
-from support.resumed import resumed
 
 ARCHITECTURES = TWO_FIRST
 
@@ -54,35 +53,11 @@ def same(got: Tensor, wanted: Tensor, tolerance: float = 1e-6) -> None:
 # -- numbers --------------------------------------------------------------------------------------------
 
 
-def test_logits_are_those_of_transformers(both):
-    small, reference = both
-    for text in TEXTS:
-        ids = torch.tensor([small.tokenizer(text).input_ids])
-        with torch.no_grad():
-            wanted = reference(ids).logits
-        assert wanted.std() > 0.5  # numbers worth comparing
-        same(small.cache([text]).logits, wanted, 1e-4)
-
-
 def test_the_default_model_knows_the_capital_of_france(model):
     probability = model.cache(["The capital of France is"], sites=("z",)).logits[0, -1].softmax(-1)
     best = int(probability.argmax())
     assert model.tokenizer.decode([best]) == " Paris"
     assert float(probability[best]) == pytest.approx(0.77, abs=0.01)
-
-
-def test_resuming_at_any_block_equals_the_full_run(both):
-    small, _ = both
-    run = small.cache(TEXTS, sites=("z", "resid_pre"))
-    for layer in range(small.n_layers):
-        ran: list[int] = []
-        hooks = [
-            (small.hook_name("z", other), lambda value, hook, other=other, ran=ran: ran.append(other))
-            for other in range(small.n_layers)
-        ]
-        final = resumed(small, run.stores["resid_pre"][layer], layer, hooks)
-        same(final, run.final, 1e-5)
-        assert ran == list(range(layer, small.n_layers))  # and nothing below it was run
 
 
 # -- sizes, names, weights ------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import mechheads as mh
 from mechheads.model.load import from_transformers
 from support.levels import architectures
 from support.releases import TRANSFORMERLENS_4, only_on_3, only_on_4
-from support.resumed import resumed
 
 TEXTS = [" The capital of France is", " When John and Mary went to the store"]
 SITES = ("z", "pattern", "q", "k", "v", "resid_pre")
@@ -116,13 +115,11 @@ def test_a_bridge_that_processed_its_weights_is_taken_as_it_is(tiny):
     theirs.enable_compatibility_mode()
     wrapped, raw = mh.wrap(theirs), mh.load(tiny("gpt2"))
     ids = [[5, 6, 7, 8]]
-    run = wrapped.cache(ids, sites=("z", "resid_pre"))
+    run = wrapped.cache(ids)
     with torch.no_grad():
         same(run.logits, theirs(torch.tensor(ids)), 1e-5)
     same(run.logits.log_softmax(-1), raw.cache(ids).logits.log_softmax(-1), 1e-4)
     assert not torch.allclose(wrapped.W_Q[1], raw.W_Q[1], atol=1e-2)  # the norm is folded in
-    for layer in range(3):
-        same(resumed(wrapped, run.stores["resid_pre"][layer], layer), run.final, 1e-5)
 
 
 @only_on_4

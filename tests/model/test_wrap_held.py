@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import mechheads as mh
 from support.every_analysis import assert_same_numbers
-from support.levels import architectures
+from support.levels import architectures, few
 from support.releases import TRANSFORMERLENS_4, only_on_4
 
 IDS = torch.tensor([[5, 6, 7, 8, 9]])
@@ -144,7 +144,7 @@ def test_what_would_be_other_numbers_is_refused(change: Callable[[Any], None], s
         mh.wrap(model, tokenizer)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("name", few(["gpt2", "llama"], "llama"))
 def test_hooks_and_replaced_forwards_count_or_are_refused(name: str, tiny: Tiny) -> None:
     def louder(part: nn.Module, inputs: Any, out: Tensor) -> Tensor:
         return 1.5 * out

@@ -91,7 +91,14 @@ def test_each_head_is_needed(delta: Delta, refusing: mh.Model, requests):
     harmful, refusal = requests[0][::5], delta.about["refusal"]
     intact = refusal_loss(refusing, refusal, harmful).mean()
     for head in delta.heads[::3]:
-        assert refusal_loss(taught_model(delta.without([head])), refusal, harmful).mean() > intact + 1, head
+        assert (
+            refusal_loss(
+                taught_model(Delta({each: both for each, both in delta.weights.items() if each != head}, delta.about)),
+                refusal,
+                harmful,
+            ).mean()
+            > intact + 1
+        ), head
 
 
 @pytest.mark.release

