@@ -201,7 +201,8 @@ class CachedRuns:
 
     def bytes(self, sites: Mapping[str, Sequence[str]]) -> int:
         """Memory that runs with these activations of each side take, in bytes."""
-        return sum(HeadCache.estimate(self.model, self.tokens[side], sites=each).total for side, each in sites.items())
+        each = (HeadCache.estimate(self.model, self.tokens[side], sites=kept) for side, kept in sites.items())
+        return sum(sum(size.values()) for size in each)
 
 
 def other_side(side: str) -> str:

@@ -307,7 +307,7 @@ def _kept_bytes(base: HeadCache, source: HeadCache | None, site: str, on_disk: b
     cached = [HeadCache.estimate(model, run.tokens, sites=tuple(run.stores)) for run in (base, source) if run]
     if site != "z":
         cached.append(HeadCache.estimate(model, base.tokens, sites=("z",)))
-    return sum(size.total // (model.n_layers if on_disk else 1) for size in cached)
+    return sum(sum(size.values()) // (model.n_layers if on_disk else 1) for size in cached)
 
 
 def bytes_on_disk(model: ModelCore) -> int:

@@ -228,8 +228,8 @@ class Size:
         """For the gradient of so many layers; warns if even the smallest parts need more than the budget."""
         model, limit = job.model, job.spec.limits.memory
         runs = [run for run in (job.base, job.source) if run is not None]
-        kept = sum(HeadCache.estimate(model, run.tokens, sites=tuple(run.stores)).total for run in runs)
-        z = HeadCache.estimate(model, job.tokens, sites=("z",)).sites["z"]
+        kept = sum(sum(HeadCache.estimate(model, run.tokens, sites=tuple(run.stores)).values()) for run in runs)
+        z = HeadCache.estimate(model, job.tokens, sites=("z",))["z"]
         kept += z * layers // model.n_layers
         room = max(limit // 4, 0 if job.plan.on_disk else limit - kept)
         if (free := model.backend.devices.free) is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any, NoReturn
@@ -15,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.heads import HeadId
-from mechheads.limits import Limits, current, show_bytes
+from mechheads.limits import Limits, current
 from mechheads.messages.arguments import did_you_mean
 from mechheads.messages.habits import advice
 from mechheads.messages.notices import Wrapped
@@ -54,21 +53,6 @@ def tokens_in_run(model: ModelCore, limits: Limits, pos: int) -> int:
 def states_at(states: Float[Tensor, "row pos d"], at: Int[Tensor, "row position"]) -> Float[Tensor, "row position d"]:
     """The states of each row at some positions."""
     return states.gather(1, at[..., None].expand(-1, -1, states.shape[-1]))
-
-
-@dataclass(frozen=True)
-class CacheSize:
-    """The number of bytes that a run will keep, for each site and in total."""
-
-    sites: dict[str, int]
-
-    @property
-    def total(self) -> int:
-        return sum(self.sites.values())
-
-    def __str__(self) -> str:
-        parts = ", ".join(f"{site} {show_bytes(size)}" for site, size in self.sites.items())
-        return f"{show_bytes(self.total)} ({parts})"
 
 
 class HeadCache(Wrapped):
@@ -125,11 +109,11 @@ class HeadCache(Wrapped):
         prompts: Prompts | Tokens | Sequence[PromptLike],
         *,
         sites: Sequence[str] = ("z", "pattern"),
-    ) -> CacheSize:
-        """The number of bytes that a run would keep, without running the model.
+    ) -> dict[str, int]:
+        """The number of bytes that a run would keep for each site, without running the model.
 
-        >>> print(mh.patching.HeadCache.estimate(model, ["The capital of France is"]))
-        375 KB (z 338 KB, pattern 26.4 KB, final 11.2 KB, ids 40 B)
+        >>> mh.patching.HeadCache.estimate(model, ["The capital of France is"], sites=["z"])
+        {'z': 345600, 'final': 11520, 'ids': 40}
 
         Raises:
             ValueError: if a site is not known.
@@ -149,7 +133,7 @@ class HeadCache(Wrapped):
             * (1 if site == "resid_pre" else heads.get(site, model.n_heads))
             for site in sites
         }
-        return CacheSize(sizes | {"final": n * pos * model.d_model * item, "ids": n * pos * 8})
+        return sizes | {"final": n * pos * model.d_model * item, "ids": n * pos * 8}
 
     @classmethod
     def run(
@@ -195,7 +179,8 @@ class HeadCache(Wrapped):
         """Runs of several lists of prompts as wide as each other, which share passes, each with the sites it keeps.
         ``held``: a z that replaces a head's own, if there is one list."""
         if on_disk is None:
-            on_disk = sum(cls.estimate(model, tokens, sites=sites).total for tokens, sites in sides) > limits.memory
+            each = (cls.estimate(model, tokens, sites=sites).values() for tokens, sites in sides)
+            on_disk = sum(map(sum, each)) > limits.memory
         ids = torch.cat([tokens.ids for tokens, _ in sides])
         stores = [{s: LayerStore(model.n_layers, len(tokens), on_disk) for s in sites} for tokens, sites in sides]
         owners = [(tokens.mask, each) for (tokens, _), each in zip(sides, stores, strict=True)]

@@ -41,7 +41,7 @@ from mechheads.heads import HeadId, Node, check_node, in_order
 from mechheads.messages.arguments import check_known
 from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
-from mechheads.prompts.prompts import PromptPairs, Prompts
+from mechheads.prompts.prompts import PromptPairs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -122,16 +122,6 @@ class KnownModel:
             raise ValueError(f"n is {n}; it must be from 1 to {known}, the number of known pairs")
         clean, corrupted, answer, wrong = (column[:n] for column in self.all_pairs)
         return PromptPairs(clean, corrupted, answer, wrong)
-
-    def prompts(self, n: int = 24) -> Prompts:
-        """The clean texts of ``pairs(n)``, with the same answers.
-
-        >>> prompts = mh.testing.trained_model("comparison").prompts(1)
-        >>> prompts.items, prompts.answer
-        (['red 5 blue 7 grey 4 , 7 blue'], [' same'])
-        """
-        pairs = self.pairs(n)
-        return Prompts(pairs.clean, answer=pairs.answer, wrong=pairs.wrong)
 
     def __repr__(self) -> str:
         nodes = " ".join(f"{node}={it.name}" for node, it in self.nodes.items())

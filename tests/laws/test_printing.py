@@ -73,7 +73,6 @@ def test_every_result_prints_within_a_terminal(loaded, name: str) -> None:
         lambda model: mh.labels.load_relations("country_to_capital")[0],
         lambda model: mh.HeadScores.from_scores([[1.0, 2.0]], name="n " * 90, kind="demo"),
         lambda model: mh.studies.Atlas("a model"),
-        lambda model: mh.patching.HeadCache.estimate(model, CLEAN),
     ],
 )
 def test_what_is_asked_prints_within_a_terminal(loaded, of: Any) -> None:

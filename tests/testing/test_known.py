@@ -117,7 +117,6 @@ def test_pairs_have_the_answers_of_the_program(name: str) -> None:
     for clean, corrupted, *answers in zip(pairs.clean, pairs.corrupted, pairs.answer, pairs.wrong, strict=True):
         assert len(clean.split()) == len(corrupted.split()) and answers[0] != answers[1]
         assert answers == [f" {wanted(name, text)[-1]}" for text in (clean, corrupted)]
-    assert there.prompts(3).items == pairs.clean[:3] and there.prompts(3).answer == pairs.answer[:3]
 
 
 @compiled
