@@ -18,8 +18,7 @@ import benchmarks.__main__ as command
 import mechheads as mh
 from benchmarks import machine, table, workloads
 from benchmarks.flops import Shape, gate_update
-from benchmarks.machine import matmul_speed, sweep_speed
-from benchmarks.measure import Measurement, measure, middle
+from benchmarks.measure import Measurement, measure
 from benchmarks.runner import LoadedTool, Run
 from benchmarks.tools import KINDS, NAMES
 from benchmarks.workloads import Head, ModelSpec, Workload
@@ -103,26 +102,12 @@ def test_rounds_are_taken_in_turns_and_a_tool_that_fails_is_left_out() -> None:
     assert found["tools"]["mechheads"]["seconds_all_heads"] == [12.0] * 3
 
 
-def test_a_ratio_has_its_interval() -> None:
-    assert middle("r", [3.0, 1.0, 2.0]) == {"r": 2.0, "r_interval": [1.0, 3.0]}
-    assert middle("r", list(range(20, 0, -1))) == {"r": 10.5, "r_interval": [6.0, 15.0]}  # binomial: 5 of 20 outside
-    tools = measured({"mechheads": Made(1.0), "tl4": Made(3.0)}).to_json()["tools"]
-    assert tools["tl4"]["times_slower_than_mechheads_interval"] == [3.0, 3.0]
-
-
 def test_the_limit_of_gates() -> None:
     """Two passes, but the first block's queries, keys and values have none backward."""
     one = Shape(1, 1, 1, 2, 4, 8, 2, 10)
     keys_values, rest, unembed = 3 * 2 * 2 * 4 * 2, 2 * (2 * 4 * 2) + 2 * (2 * 4 * 8) + 4 * 2 * 3, 2 * 4 * 10
     first_block = 3 * (3 * 2 * 4 * 2) + 4 * 2 * 6
     assert gate_update(one, 3) == 2 * (keys_values + rest + unembed) - first_block
-
-
-def test_the_products_of_a_block_add_up_to_its_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    operations = 2 * sum(a * b for a, b in SHAPE.products)
-    assert operations == 2 * SHAPE.queries + SHAPE.keys_values + SHAPE.mlp
-    monkeypatch.setattr(machine, "SHAPES", ((2, 3, 4),))
-    assert sweep_speed([(2, 3), (3, 2)], 1, "cpu", tries=1) > 0 and matmul_speed("cpu", tries=1)["2x3x4"] > 0
 
 
 def test_both_limits_are_the_needed_operations_at_their_speed() -> None:

@@ -231,21 +231,6 @@ def test_figures_and_tables_are_made_in_one_place() -> None:
                 assert homes.get(name, path.name) == path.name, (path, node.lineno)
 
 
-def test_the_import_reader_sees_what_it_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
-    path = tmp_path / "mechheads" / "plots" / "heatmap.py"
-    path.parent.mkdir(parents=True)
-    path.write_text(
-        "from typing import TYPE_CHECKING\n"
-        "if TYPE_CHECKING:\n    import pandas\n"
-        "try:\n    from ..scores import HeadScores\nexcept ImportError:\n    pass\n"
-        "class A:\n    import numpy.linalg\n    def f(self):\n        from . import curves\n"
-    )
-    top = {"typing.TYPE_CHECKING", "mechheads.scores.HeadScores", "numpy.linalg"}
-    assert imported(path, lazy=False) == top
-    assert imported(path, lazy=True) == top | {"mechheads.plots.curves"}
-
-
 def pins(name: str) -> dict[str, str]:
     lines = (ROOT / name).read_text("utf-8").splitlines()
     return dict(line.split("==") for line in lines if not line.startswith("#"))
@@ -365,20 +350,6 @@ def reads_wall_clock(tree: ast.Module) -> bool:
     return False
 
 
-@pytest.mark.parametrize(
-    ("code", "reads"),
-    [
-        ("import time\nstart = time.time()", True),
-        ("from time import time", True),
-        ("import time as clock", True),
-        ("from datetime import datetime\nstart = datetime.now()", True),
-        ("import time\nstart = time.monotonic() + time.perf_counter()\ntime.sleep(1)", False),
-    ],
-)
-def test_whether_code_reads_the_wall_clock_is_found_out(code: str, reads: bool) -> None:
-    assert reads_wall_clock(ast.parse(code)) is reads
-
-
 def test_durations_are_measured_by_clocks_that_do_not_jump() -> None:
     assert {where(path) for path in modules() if reads_wall_clock(parsed(path))} == set(STAMPS)
 
@@ -391,21 +362,6 @@ def tokenises(node: ast.AST) -> bool:
     owner = getattr(getattr(node.func, "value", None), "attr", getattr(getattr(node.func, "value", None), "id", ""))
     asked = name in ("encode", "tokenize", "encode_plus", "batch_encode_plus") and "tokenizer" in owner
     return asked or name.strip("_") == "tokenizer" or name in ("apply_chat_template", "to_tokens")
-
-
-@pytest.mark.parametrize(
-    ("code", "does"),
-    [
-        ("tokenizer(text)", True),
-        ("self.model.tokenizer(text, add_special_tokens=False)", True),
-        ("model._tokenizer.encode(text)", True),
-        ("tokenizer.apply_chat_template(chat)", True),
-        ("tokenizer.decode(ids)", False),
-        ("text.encode()", False),
-    ],
-)
-def test_whether_code_tokenises_text_is_found_out(code: str, does: bool) -> None:
-    assert any(map(tokenises, ast.walk(ast.parse(code)))) is does
 
 
 def test_texts_are_tokenised_in_one_place() -> None:

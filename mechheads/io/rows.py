@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +17,6 @@ from mechheads.io.text import cell_text, described, parse_json, read_text, shown
 KINDS = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 """How the names of files with rows end."""
 Where = Mapping[str, Any]
-_LONGEST_CELL = 2**31 - 1
 _LISTED = 5
 
 
@@ -70,7 +67,6 @@ def columns_called(file: str | Path, needed: Sequence[str], optional: Sequence[s
 
 def _separated(text: str, file: Path) -> list[dict[str, Any]]:
     tab = file.suffix.lower() == ".tsv"
-    limit = csv.field_size_limit(_LONGEST_CELL)
     table = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter="\t" if tab else ",")
     try:
         found = list(table)
@@ -79,8 +75,6 @@ def _separated(text: str, file: Path) -> list[dict[str, Any]]:
             f"{file}, line {table.reader.line_num}: a cell that begins with a quote must end with one, and have every "
             f'quote within it twice, as in "say ""no""" ({error})'
         ) from error
-    finally:
-        csv.field_size_limit(limit)
     names = list(table.fieldnames or ())
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"{file}, line 1: more than one column is called {twice[0]!r}; rename one")
@@ -92,36 +86,21 @@ def _separated(text: str, file: Path) -> list[dict[str, Any]]:
 
 
 def _of_json(text: str, file: Path) -> list[dict[str, Any]]:
-    values = list(_values(text, file))
-    if len(values) == 1 and (isinstance(values[0], list) or file.suffix.lower() == ".json"):
-        (found,) = values
-        if isinstance(found, Mapping):
-            by_columns = found and all(isinstance(cells, (list, dict)) for cells in found.values())
-            how = 'table.to_json(file, orient="records")' if by_columns else '[{"prompt": ...}, ...]'
-            raise ValueError(f"{file} holds one object, {described(found)}; it must be a list of objects: {how}")
-        if not isinstance(found, list):
-            raise ValueError(f"{file} holds {described(found)}; it must be a list of objects")
-        values = found
-    for number, row in enumerate(values, 1):
+    if file.suffix.lower() == ".json":
+        found = parse_json(text, str(file))
+    else:
+        lines = enumerate(text.split("\n"), 1)
+        found = [parse_json(line, f"{file}, line {number}") for number, line in lines if line.strip()]
+    if not isinstance(found, list):
+        how = 'a list of objects, as [{"prompt": ...}, ...] and table.to_json(file, orient="records") are'
+        raise ValueError(f"{file} holds {described(found)}; it must be {how}")
+    for number, row in enumerate(found, 1):
         if not isinstance(row, dict):
             raise ValueError(
                 f"{file}, row {number} is {described(row)}; each must be an object with names for its parts, such as "
                 f'{{"prompt": ...}}; give a list of something else as a list: json.load(open({file.name!r}))'
             )
-    return values
-
-
-def _values(text: str, file: Path) -> Iterator[Any]:
-    """The JSON values of a text, one after another, each on one line or on several."""
-    decoder, at = json.JSONDecoder(), 0
-    while begins := re.compile(r"\S").search(text, at):
-        try:
-            _, at = decoder.raw_decode(text, begins.start())
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{file}, line {error.lineno} is not JSON: {error.msg}") from error
-        except (RecursionError, ValueError):  # parse_json says what is wrong
-            at = len(text)
-        yield parse_json(text[begins.start() : at], str(file))
+    return found
 
 
 def _of_parquet(file: Path) -> list[dict[str, Any]]:

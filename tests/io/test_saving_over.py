@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
@@ -10,13 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
 import mechheads as mh
-from mechheads.io import write as module
-from mechheads.io.write import remove_unfinished, write_csv, write_file
+from mechheads.io.write import remove_unfinished, write_file
 
 
 def saves(size: float) -> dict[str, Callable[[Path], object]]:
@@ -76,22 +73,6 @@ def test_a_link_is_followed(tmp_path: Path):
     link.symlink_to(tmp_path / "far" / "effect.nc")
     EFFECT.save(link)
     assert link.is_symlink() and mh.HeadScores.load(tmp_path / "far" / "effect.nc").scores.equals(EFFECT.scores)
-
-
-@pytest.mark.parametrize("step", ["write_bytes", "fsync", "replace"])
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str):
-    path = tmp_path / "heads.csv"
-    write_csv(pd.DataFrame({"head": ["L0H0"]}), path)
-    before = path.read_bytes()
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path if step == "write_bytes" else module.os, step, full)
-    with pytest.raises(OSError, match=r"cannot save to .*heads\.csv: No space left on device; the file .* not changed"):
-        write_csv(pd.DataFrame({"head": ["L1H1"]}), path)
-    monkeypatch.undo()
-    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
 FULL = """

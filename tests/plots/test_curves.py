@@ -72,17 +72,6 @@ def test_a_line_for_each_order_and_one_for_random_orders() -> None:
     assert list(lines(plots.curves(one))) == ["random orders, 1 draw", "first"]
 
 
-def test_roles_have_their_own_colours() -> None:
-    """Red makes worse, blue makes better."""
-    roles = {"facilitation": LINES["first"], "interference": LINES["<b>second"], "irrelevance": LINES["first"]}
-    found = lines(plots.curves(made(lines=roles)))
-    red, yellow, blue = (
-        [int(found[name].line.color[i : i + 2], 16) for i in (1, 3, 5)]
-        for name in ("interference", "irrelevance", "facilitation")
-    )
-    assert red[0] > 2 * max(red[1:]) and blue[2] > 2 * blue[0] and min(yellow[:2]) > 2 * yellow[2]
-
-
 def test_bands_are_intervals_and_the_range_of_the_random_orders() -> None:
     found = bands(plots.curves(made()))
     assert list(found) == ["random orders, 2 draws", "first", "&lt;b&gt;second"]
@@ -179,12 +168,6 @@ def test_what_a_stopped_run_did_not_reach_is_left_out() -> None:
     assert lines(figure)["first"].text[1].endswith("<br>over refusal ")
 
 
-def test_without_intervals() -> None:
-    curves = made()
-    curves.table[["ci_low", "ci_high"]] = np.nan
-    assert lines(plots.curves(curves))["first"].text[1].endswith("<br>change in log p (nats) -1.00")
-
-
 def test_what_cannot_be_drawn() -> None:
     for nothing in ([], {}, {"math": {}}):
         with pytest.raises(ValueError, match="curves is empty"):
@@ -235,25 +218,6 @@ def test_numbers_of_heads_that_double_stand_at_equal_distances() -> None:
 
 
 STEPS = ((0, 1, 2), (4, 8, 16), (32, 50, 0))
-
-
-def test_the_legend_stands_beside_the_panels_at_the_top() -> None:
-    for grid in ([made()], [made(model=name) for name in "abcd"]):
-        layout = plots.curves(grid).layout
-        assert layout.legend.x > 1 and layout.legend.y == 1 and layout.legend.orientation is None
-        assert layout.margin.r > 6 * len("random orders, 2 draws")
-
-
-def test_the_grid_stays_readable() -> None:
-    """Panels do not shrink below 180 pixels, and the marks of the first column have the room of the others."""
-    for columns in (1, 2, 4, 8):
-        layout = plots.curves([made(model=str(i)) for i in range(columns)]).layout
-        inner = layout.width - layout.margin.l - layout.margin.r
-        widths = [
-            inner * (layout[f"xaxis{i or ''}"].domain[1] - layout[f"xaxis{i or ''}"].domain[0])
-            for i in (0, *range(2, columns + 1))
-        ]
-        assert min(widths) >= 175 and max(widths) - min(widths) < 1
 
 
 @pytest.mark.parametrize("curves", [made(), attack(), circuits()], ids=lambda curves: curves.kind)

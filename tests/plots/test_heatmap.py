@@ -114,12 +114,6 @@ def test_names_of_neighbours_do_not_overlap_and_stay_inside():
             assert any(abs(at[d] - other[d]) >= (size[d] + also[d]) / 2 for d in (0, 1))
 
 
-def test_scores_without_a_test_and_without_prompts_have_no_dots_and_no_subtitle():
-    bare = HeadScores.from_scores(np.ones((2, 2)), interval=(np.full((2, 2), 0.5), np.full((2, 2), 2.0)), **ABOUT)
-    assert [trace.type for trace in heatmap(bare).data] == ["heatmap"]
-    assert heatmap(bare).layout.title.subtitle.text is None
-
-
 def test_missing_heads_are_gaps_on_grey():
     figure = heatmap(HeadScores.from_scores(np.array([[1.0, np.nan], [0.0, 2.0]]), **ABOUT))
     assert np.isnan(figure.data[0].z[1][0])
@@ -239,12 +233,6 @@ def test_several_heads_have_a_menu_that_draws_another_in_the_same_place():
     (z,) = changes["z"]
     assert z[0][1:] == [None] * 3
     np.testing.assert_allclose(z[3], pattern[3], rtol=5e-3)
-
-
-def test_long_prompts_thin_their_labels():
-    figure = attention(causal(200), ["x"] * 200)
-    assert list(figure.layout.xaxis.tickvals) == list(range(0, 200, 2))
-    assert figure.layout.width < 1400
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 import mechheads as mh
 from mechheads import plots
 from mechheads.plots import parts
-from mechheads.plots.parts import Panels, figure_of, grid_of
+from mechheads.plots.parts import Panels
 
 
 @pytest.fixture
@@ -61,12 +61,6 @@ def test_every_figure_takes_a_theme():
         assert inspect.signature(getattr(plots, name)).parameters["theme"].default == "light", name
 
 
-def test_empty_figures_lack_the_button_that_uploads():
-    for figure in (figure_of([go.Scatter(y=[1])]), grid_of(rows=2, cols=1)):
-        assert list(figure.layout.modebar.remove) == ["sendChartToCloud"]
-        assert '"remove":["sendChartToCloud"]' in figure.to_html(include_plotlyjs=False)
-
-
 def test_panels_have_their_size_in_pixels():
     panels = Panels(rows=2, columns=3, panel_width=100, panel_height=80, gap_across=10, gap_down=20)
     figure = panels.figure(subplot_titles=list("abcde"))
@@ -76,15 +70,6 @@ def test_panels_have_their_size_in_pixels():
     for axis in figure.select_yaxes():
         assert (axis.domain[1] - axis.domain[0]) * panels.height == pytest.approx(80)
     assert [panels.place(i) for i in (0, 2, 3)] == [{"row": 1, "col": 1}, {"row": 1, "col": 3}, {"row": 2, "col": 1}]
-
-
-def test_themes_are_templates_that_leave_the_default_alone(scores):
-    before = plotly.io.templates.default
-    figure = mh.plots.heatmap(scores, theme="dark").update_layout(width=400, font_family="Times New Roman")
-    assert (figure.layout.width, figure.layout.font.family) == (400, "Times New Roman")
-    assert figure.layout.template.layout.paper_bgcolor == plotly.io.templates["mechheads_dark"].layout.paper_bgcolor
-    assert plotly.io.templates.default == before
-    assert plotly.io.templates["plotly_dark"].layout.paper_bgcolor != figure.layout.template.layout.paper_bgcolor
 
 
 def test_an_unknown_theme_is_refused(scores):

@@ -103,29 +103,6 @@ def test_no_text_is_markup():
 
 
 @pytest.mark.parametrize(
-    ("shape", "step", "angle"), [((30, 9, 1), 1, 0), ((30, 9, 7), 1, 0), ((30, 9, 40), 1, -60), ((12, 12, 150), 3, -60)]
-)
-def test_figures_have_a_sensible_size(shape, step, angle):
-    receivers = [f"L{i // 9}H{i % 9}.q" for i in range(shape[2])]
-    figure = path_map(matrix(np.random.default_rng(0).normal(size=shape), receivers=receivers))
-    assert 450 <= figure.layout.width <= 1150
-    assert figure.layout.height == 26 * 20 + 200
-    assert list(figure.layout.xaxis.tickvals) == list(range(0, shape[2], step))
-    assert list(figure.layout.xaxis.ticktext) == receivers[::step]
-    assert figure.layout.xaxis.tickangle == angle
-
-
-def test_scores_with_receivers_draw_themselves_so_and_others_as_before():
-    scores = matrix(EFFECTS)
-    assert scores.plot(top=1).to_dict()["layout"]["yaxis"]["ticktext"] == ["L1H0"]
-    assert len(scores.select(receiver=["final", "L2.mlp"]).plot().to_dict()["layout"]["xaxis"]["ticktext"]) == 2
-    one = scores.select(receiver="final").plot().to_dict()
-    assert (one["layout"]["xaxis"]["title"]["text"], one["layout"]["yaxis"]["title"]["text"]) == ("Layer", "Head")
-    positions = HeadScores.from_scores(EFFECTS, extra={"pos": [0, 1, 2]}, **ABOUT)
-    assert len(positions.plot().to_dict()["data"]) == 3
-
-
-@pytest.mark.parametrize(
     ("scores", "options", "message"),
     [
         (matrix(EFFECTS), {"top": 0}, "top is 0; it must be at least 1"),

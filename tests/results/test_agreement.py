@@ -28,7 +28,7 @@ def drawn(seed: int, shape: tuple[int, ...] = (6, 4)) -> np.ndarray:
     [
         ({}, r"results is \{\}; give scores by name"),
         (score(drawn(0)), "results is <HeadScores .*>; give scores by name"),
-        ({"a": score(drawn(0)), "b": score(drawn(0, (4, 6)))}, r"results\['b'\] has 4 x 6 heads, but the first"),
+        ({"a": score(drawn(0)), "b": score(drawn(0, (4, 6)))}, "do not align: n_layers is 6 and 4"),
         ({"a": score(drawn(0, (6, 4, 1)), {"x": ["y"]})}, r"results\['a'\] has the extra dim"),
     ],
 )

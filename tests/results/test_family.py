@@ -141,13 +141,6 @@ def test_values_at_the_level_of_rounding_are_0():
         HeadScores.from_values(values, rounding=-1, **ABOUT)
 
 
-def test_family_error_is_what_it_says_for_symmetric_effects():
-    """200 families of 40 heads that share half their noise; one standard error is 1.5%."""
-    rng = np.random.default_rng(6)
-    any_found = [(family_p(rng.normal(size=(40, 8)) + rng.normal(size=8)) <= 0.05).any() for _ in range(200)]
-    assert 0.01 < np.mean(any_found) < 0.1
-
-
 def test_scores_carry_the_family_of_all_heads_and_labels_everywhere(tmp_path):
     values = np.random.default_rng(0).normal(0.5, 1, size=(2, 2, 3, 8))
     scores = HeadScores.from_values(values, extra={"pos": [0, 1, 2]}, null=0.1, seed=3, **ABOUT)

@@ -9,7 +9,7 @@ import pytest
 
 import mechheads as mh
 from mechheads.results import dataset
-from support.texts import CLEAN, PAIRS
+from support.texts import CLEAN
 
 
 @pytest.mark.parametrize(("error", "why"), [(MemoryError, "memory ran out"), (KeyboardInterrupt, "Ctrl-C")])
@@ -34,23 +34,6 @@ def test_a_sweep_whose_statistics_end_early_keeps_every_value(
     assert found.dataset[["ci_low", "p_value", "q_value"]].isnull().all().to_array().all()
     assert found.provenance["interrupted"] is (error is KeyboardInterrupt)
     assert found.missing == ()
-
-
-def test_heads_that_nobody_asked_for_are_not_missing(loaded: Callable[[str], mh.Model]):
-    model, asked = loaded("gpt2"), ["L0H1", "L2H0"]
-    for found in (
-        mh.ablate(model, CLEAN, heads=asked),
-        mh.ablate(model, CLEAN, heads="L0H1"),
-        mh.ablate(model, CLEAN, heads=mh.HeadId(0, 1)),
-        mh.path_patch(model, PAIRS, receivers=["L2H1.q"], senders=asked),
-        mh.ships(model, CLEAN, heads=asked, template="bare"),
-        mh.ships(model, CLEAN, heads=[mh.HeadId(0, 1)], template="bare"),
-        mh.safety.generalized_ships(model, CLEAN, heads=asked, template="bare"),
-        mh.safety.refusal_contribution(model, CLEAN[:2], CLEAN[1:], heads=asked, template="bare"),
-        mh.safety_heads(model, CLEAN, 2, heads=asked, template="bare"),
-        mh.patching.attribution_patch(model, PAIRS, heads=asked),
-    ):
-        assert found.missing == (), found.provenance
 
 
 def test_a_head_that_was_asked_for_and_has_no_score_is_missing():

@@ -254,29 +254,6 @@ def test_save_and_load_is_identity_for_any_text(tmp_path_factory, labels, cluste
     np.testing.assert_array_equal((loaded - scores).scores, 0 * scores.scores)
 
 
-def test_long_provenance_and_missing_heads_survive_a_file(tmp_path):
-    values = np.full((2, 2, 3), np.nan)
-    values[0] = 1.0
-    scores = HeadScores.from_values(values, provenance={"prompts": ["x" * 1000] * 200}, **ABOUT)
-    loaded = HeadScores.load(scores.save(tmp_path / "s.nc"))
-    assert loaded.missing == (HeadId(1, 0), HeadId(1, 1))
-    assert loaded.provenance == scores.provenance
-
-
-def test_an_interrupted_save_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
-    path = from_values().save(tmp_path / "s.nc")
-    before = path.read_bytes()
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("mechheads.io.write.os.fsync", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        from_values(seed=1).save(path)
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
-
-
 @pytest.mark.parametrize(
     ("name", "advice"),
     [

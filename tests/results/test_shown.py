@@ -166,16 +166,6 @@ def test_cells_of_a_terminal_are_one_line_and_as_wide_as_they_look():
     assert lines == ["text  n", "a\\nb  x", "\u6f22\u5b57  y"]
 
 
-def test_rows_of_tables_are_named_after_their_heads():
-    scores = mh.HeadScores.from_scores(np.array([[1.0, 3.0], [2.0, 0.0]]), **ABOUT)
-    assert scores.top(2).index.tolist() == ["L0H1", "L1H0"]
-    assert str(scores.top(1)).splitlines()[1].startswith("L0H1")
-    table = scores.to_dataframe()
-    assert table.loc["L1H0", "score"] == 2.0 and table.columns.tolist()[:3] == ["layer", "head", "score"]
-    labelled = mh.HeadScores.from_scores(np.ones((1, 2, 2)), extra={"relation": ["x", "y"]}, **ABOUT)
-    assert labelled.to_dataframe().loc["L0H1", "relation"].tolist() == ["x", "y"]
-
-
 def test_what_is_asked_for_is_a_few_lines(loaded):
     small = loaded("llama")
     plan = mh.plan(small, [" The capital of France is"], intervention=mh.Zero())
