@@ -36,6 +36,23 @@ HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes", " Ro
 HARMLESS = [" no", " When Mary went to the store John gave a book", " three cat", " Rome is"]
 
 
+def check(found: mh.safety.SafetyHeads, alone: mh.HeadScores, model: mh.Model, told: list[Any], **options: Any) -> None:
+    """The ranking is that of the score alone, and both Ships of the same prompts come with it."""
+    for name in alone.dataset.data_vars:
+        np.testing.assert_array_equal(found.dataset[name], alone.dataset[name])
+    _, kind, template, k = told
+    np.testing.assert_array_equal(found.dataset["in_top"], in_top(alone, k))
+    prompts = request_prompts(model, HARMFUL, template)
+    for name, expected in {
+        "ships": ships(model, prompts, intervention=kind, **options),
+        "generalized_ships": generalized_ships(model, prompts, intervention=kind, r=2, **options),
+    }.items():
+        for ours, theirs in {name: "score", f"{name}_low": "ci_low", f"{name}_high": "ci_high"}.items():
+            np.testing.assert_allclose(found.dataset[ours], expected.dataset[theirs], rtol=1e-6, atol=1e-9)
+    assert [found.provenance[name] for name in ("score", "ablation", "template", "k", "interrupted")] == [*told, False]
+    assert found.heads() == alone.heads(k)
+
+
 @pytest.mark.parametrize("ablation", few([None, "undifferentiated"], None))
 def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(
     small: mh.Model, ablation: InterventionName | None
@@ -44,24 +61,7 @@ def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(
     template = "chat" if small.chat_template else "query"
     found = safety_heads(small, HARMFUL, 3, harmless=HARMLESS, intervention=ablation, r=2)
     alone = refusal_contribution(small, HARMFUL, HARMLESS, intervention=kind)
-    for name in ("score", "values", "ci_low", "ci_high", "p_value", "q_value", "refusal"):
-        np.testing.assert_array_equal(found.dataset[name], alone.dataset[name])
-    np.testing.assert_array_equal(found.dataset["in_top"], in_top(alone, 3))
-    prompts = request_prompts(small, HARMFUL, template)
-    for name, expected in {
-        "ships": ships(small, prompts, intervention=kind),
-        "generalized_ships": generalized_ships(small, prompts, intervention=kind, r=2),
-    }.items():
-        for ours, theirs in {name: "score", f"{name}_low": "ci_low", f"{name}_high": "ci_high"}.items():
-            np.testing.assert_allclose(found.dataset[ours], expected.dataset[theirs], rtol=1e-6, atol=1e-9)
-    told = found.provenance
-    assert (told["score"], told["ablation"], told["template"], told["k"]) == (
-        "refusal_contribution",
-        kind,
-        template,
-        3,
-    )
-    assert found.heads() == alone.heads(3)
+    check(found, alone, small, ["refusal_contribution", kind, template, 3])
     lines = mh.plots.safety_map(found).data[0].text[0].split("<br>")[2:6]
     told = ("Refusal Contribution ", "Ships ", "Generalized Ships ", "Ships against look-alikes ")
     assert all(map(str.startswith, lines, told))
@@ -70,31 +70,14 @@ def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(
 @pytest.mark.parametrize("kind", few(PAPER_KINDS, "scaling"))
 @pytest.mark.parametrize("group", few(["query", "kv"], "kv"))
 def test_refusal_attribution_with_both_ships(llama: mh.Model, kind: InterventionName, group: Group):
-    options: dict[str, Any] = {"heads": ["L0H1", "L1H2", "L2H3"]}
-    found = safety_heads(llama, HARMFUL, 2, score="refusal_attribution", intervention=kind, group=group, r=2, **options)
-    alone = refusal_attribution(llama, HARMFUL, group=group, **options)
+    options: dict[str, Any] = {"heads": ["L0H1", "L1H2", "L2H3"], "group": group}
+    found = safety_heads(llama, HARMFUL, 2, score="refusal_attribution", intervention=kind, r=2, **options)
+    alone = refusal_attribution(llama, HARMFUL, **options)
+    check(found, alone, llama, ["refusal_attribution", kind, "chat", 2], **options)
     every = refusal_attribution(llama, HARMFUL, group=group)
     known = np.isfinite(alone.scores.values)
     assert known.sum() == (3 if group == "query" else 6)
     np.testing.assert_allclose(alone.scores.values[known], every.scores.values[known], rtol=1e-5, atol=1e-9)
-    for name in ("score", "ci_low", "p_value", "scaling", "undifferentiated"):
-        np.testing.assert_array_equal(found.dataset[name], alone.dataset[name])
-    np.testing.assert_array_equal(found.dataset["in_top"], in_top(alone, 2))
-    prompts = request_prompts(llama, HARMFUL, "chat")
-    for name, expected in {
-        "ships": ships(llama, prompts, intervention=kind, group=group, **options),
-        "generalized_ships": generalized_ships(llama, prompts, intervention=kind, group=group, r=2, **options),
-    }.items():
-        np.testing.assert_allclose(found.dataset[name], expected.dataset["score"], rtol=1e-6, atol=1e-9)
-    told = found.provenance
-    assert [told[name] for name in ("score", "ablation", "template", "k", "interrupted")] == [
-        "refusal_attribution",
-        kind,
-        "chat",
-        2,
-        False,
-    ]
-    assert found.heads() == alone.heads(2)
 
 
 @pytest.mark.parametrize("score", ["ships", "generalized_ships", "ships_contrast", "refusal_attribution"])
