@@ -234,7 +234,7 @@ def figure(
     After Ctrl-C or a kill, the same command continues. The exit code is 3 if a model or a data set was left out.
     """
     from mechheads.messages.arguments import check_known
-    from mechheads.studies.figures.recipes import FIGURES, names, recipe_figure
+    from mechheads.studies.figures import FIGURES, names, recipe_figure
 
     start, given = time.perf_counter(), {"out": out or Path(f"{name}-figure"), "quick": quick}
     check_known("name", name, (*FIGURES, *names("recipes")))

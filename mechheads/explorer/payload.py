@@ -22,10 +22,9 @@ from mechheads.results.about import kind_name
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import tidy
 from mechheads.results.tables import Curves, TableResult, is_random
-from mechheads.studies.answers import Question, counted
+from mechheads.studies.answers import Question, counted, own_file
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns
-from mechheads.studies.own import own_file
 
 SCHEMA = 1
 _ROWS = 200

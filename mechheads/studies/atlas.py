@@ -25,9 +25,8 @@ from mechheads.results.shown import head_names, heading, html_table
 from mechheads.results.tables import Curves, TableResult
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import SafetyHeads
-from mechheads.studies.answers import Question, one_line, questions
+from mechheads.studies.answers import OwnView, Question, one_line, own_file, own_views, questions
 from mechheads.studies.head_patterns import HeadPatterns
-from mechheads.studies.own import OwnView, own_file, own_views
 from mechheads.studies.questions import CAPITALS
 from mechheads.studies.study import Stages, save_parts
 

@@ -27,7 +27,7 @@ from mechheads.results.tables import TableResult
 
 _HELD = "study.json"
 """The file that says what a folder of results is of, and which files are its."""
-_RESULTS = ("*.nc", "*.ledger", "atlas.json", "figure.html")
+_RESULTS = ("*.nc", "*.ledger", "atlas.json")
 """What a folder of results has; without them, a study that found nothing leaves the folder free."""
 _ELSEWHERE = "Give another folder, or move or delete this one"
 

@@ -19,8 +19,8 @@ from mechheads.explorer.encode import unblock
 from mechheads.explorer.page import alt_text, drawing
 from mechheads.explorer.payload import Payload, atlas_payload
 from mechheads.results.kinds import KINDS
+from mechheads.studies.answers import own_column, own_views
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.own import own_column, own_views
 from support.every_analysis import EVERY
 from support.texts import CLEAN, PAIRS
 

@@ -77,7 +77,7 @@ def test_one_process_needs_no_ray(tiny, tmp_path: Path, monkeypatch: pytest.Monk
 
 FACES = {
     "atlas": ("mechheads.studies.build.build_atlas", ["atlas"]),
-    "figure": ("mechheads.studies.figures.recipes.recipe_figure", ["figure", "chg"]),
+    "figure": ("mechheads.studies.figures.recipe_figure", ["figure", "chg"]),
 }
 
 

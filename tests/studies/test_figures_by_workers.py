@@ -12,7 +12,6 @@ import pytest
 import mechheads as mh
 from mechheads.gating import fit
 from mechheads.gating.gates import log_probs
-from mechheads.plots import parts
 from mechheads.studies import recipe_figure, roles_figure, safety_figure
 from mechheads.studies.figures import panels, safety as safety_module
 from support.ctrl_c import stopped_at
@@ -22,11 +21,6 @@ from support.made_workers import MadeWorkers
 NEAR: dict[str, Any] = {"rtol": 1e-3, "atol": 2e-3}
 """Fits seed by seed round differently from fits of all seeds at once, and go apart."""
 Given = dict[str, Any]
-
-
-@pytest.fixture(autouse=True)
-def without_kaleido(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "has_kaleido", lambda: False)
 
 
 @pytest.fixture

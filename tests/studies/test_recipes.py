@@ -16,10 +16,9 @@ from typer.testing import CliRunner
 import mechheads as mh
 from mechheads.cli import main
 from mechheads.data import names
-from mechheads.studies import load_recipe, recipe_figure
-from mechheads.studies.figures import recipes
+from mechheads.studies import figures, load_recipe, recipe_figure
+from mechheads.studies.figures import FIGURES
 from mechheads.studies.figures.panels import PaperFigure
-from mechheads.studies.figures.recipes import FIGURES
 
 ITEMS = "\n".join(
     f'{{"prompt": " The{a} is", "target": "{b}"}}'
@@ -85,7 +84,7 @@ def test_a_recipe_draws_its_figure_for_other_models(tiny: Callable[[str], Path],
     task.write_text(ITEMS)
     asked = load_recipe("chg")
     as_printed = replace(asked, printed=asked.printed[:2].assign(model="llama", task="mine", printed=50.0))
-    monkeypatch.setattr(recipes, "load_recipe", lambda name: as_printed)
+    monkeypatch.setattr(figures, "load_recipe", lambda name: as_printed)
     drawn = recipe_figure("chg", [tiny("llama")], data=[task], out=tmp_path / "out", quick=True)
     assert list(drawn.panels) == ["mine"] and drawn.notes[0].startswith("Nam et al. 2025")
     assert any(note.startswith("fits end early") for note in drawn.notes)

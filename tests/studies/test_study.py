@@ -132,7 +132,7 @@ def test_a_folder_is_claimed_before_its_results_and_free_until_there_are_some(tm
         claim_folder(tmp_path / "out", {"model": "a"})
 
 
-@pytest.mark.parametrize("name", ["labels.nc", "atlas.json", "figure.html", "gates.ledger"])
+@pytest.mark.parametrize("name", ["labels.nc", "atlas.json", "gates.ledger"])
 def test_results_that_nothing_says_what_they_are_of_are_left_alone(tmp_path: Path, name: str):
     (tmp_path / name).write_text("old")
     with pytest.raises(ValueError, match=rf"holds {name}, and no study\.json that says what it is of\. Give another"):

@@ -19,7 +19,6 @@ from mechheads.io.text import entries, file_sha256
 from mechheads.io.write import folder_locked, write_file
 from mechheads.messages.notices import until_interrupted
 from mechheads.model.load import free_memory, load as load_model
-from mechheads.plots.parts import IMAGES, save
 from mechheads.results.shown import html_table, text_table
 from mechheads.studies.study import Stages, check_folder, claim_folder, save_parts, short_hash, teller
 
@@ -37,7 +36,7 @@ ModelNames = str | Path | Sequence[str | Path] | None
 
 PRINTED = "printed.csv"
 """The table that compares a figure with the paper's."""
-_PAGE, _FIGURE = "index.html", "figure.html"
+_PAGE = "index.html"
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1380px; margin: 2rem auto;
@@ -51,7 +50,6 @@ th, td { text-align: left; padding: 0.1rem 1rem 0.1rem 0; }
   body { color: #ddd; background: #181818; }
 }
 """
-_DRAWN = (_PAGE, _FIGURE, *(f"figure.{kind}" for kind in IMAGES))
 
 
 @dataclass(frozen=True)
@@ -121,16 +119,13 @@ class Panels(Stages, Generic[R]):
     def write(
         self, figure: go.Figure, shown: Mapping[str, Any], tables: Mapping[str, pd.DataFrame], title: str, text: str
     ) -> PaperFigure:
-        """Write a figure as HTML and, if a browser can draw it, as PDF, SVG and PNG; also its tables and a page."""
-        images, why = _write_images(figure, self.out)
-        notes = [*self.notes, *filter(None, [why])]
-        page = write_file(self.out / _PAGE, _page(title, text, tables, notes, figure))
-        drawn = save(figure, self.out / _FIGURE)
-        files = [page, drawn, *images, *save_parts(self.out, {}, tables, self.study)]
+        """Write a page with a figure, and its tables."""
+        page = write_file(self.out / _PAGE, _page(title, text, tables, self.notes, figure))
+        files = [page, *save_parts(self.out, {}, tables, self.study)]
         files += [file for panel in self.results for file in sorted(self.folders[panel].glob("*.nc"))]
         missing = [] if self.interrupted else [panel for panel in self.folders if panel not in self.results]
         left_out = tuple(", ".join(filter(None, panel)) for panel in missing)
-        return PaperFigure(figure, shown, tables, tuple(notes), tuple(files), self.interrupted, left_out)
+        return PaperFigure(figure, shown, tables, tuple(self.notes), tuple(files), self.interrupted, left_out)
 
 
 def compute_panels(
@@ -154,7 +149,7 @@ def compute_panels(
         panels = Panels[R](Path(out), folders, study={"study": str(study["study"])})
         for panel, about in studies.items():
             check_folder(folders[panel], about, work.saved)
-        claim_folder(out, panels.study, (*_DRAWN, *(f"{name}.csv" for name in work.tables), PRINTED))
+        claim_folder(out, panels.study, (_PAGE, *(f"{name}.csv" for name in work.tables), PRINTED))
         return _computed(panels, models, studies, work)
 
 
@@ -281,16 +276,3 @@ def _page(title: str, text: str, tables: Mapping[str, pd.DataFrame], notes: Iter
         f"<h1>{html.escape(title)}</h1><p>{html.escape(text)}</p>{shown}{told}"
         f'<div class="figure">{drawn}</div></body></html>'
     )
-
-
-def _write_images(figure: go.Figure, folder: Path) -> tuple[list[Path], str]:
-    """The files of the images, and why some are lacking. Images of an earlier figure are removed."""
-    paths, files = [folder / f"figure.{kind}" for kind in IMAGES], []
-    for path in paths:
-        path.unlink(missing_ok=True)
-    try:
-        for path in paths:
-            files.append(save(figure, path))
-    except (ImportError, RuntimeError) as error:
-        return files, str(error)
-    return files, ""
