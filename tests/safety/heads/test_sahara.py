@@ -59,30 +59,32 @@ class Loop:
 
 
 def check(
-    found: mh.safety.HeadGroup, value: Callable[[Sequence[HeadId]], float], size: int, seed: int, atol: float
+    found: mh.safety.HeadGroup,
+    value: Callable[[Sequence[HeadId]], float],
+    seed: int,
+    atol: float,
+    together: int = 1,
 ) -> None:
-    """Every step, choice and number of the comparison by the loop."""
-    steps = []
-    chosen: list[HeadId] = []
-    for step in range(size):
-        scores = {head: value([*chosen, head]) for head in EVERY if head not in chosen}
-        traced = found.trace.scores.sel(step=step + 1)
-        for head in EVERY:
-            if head in chosen:
-                assert np.isnan(traced[head.layer, head.head])
-            else:
-                assert float(traced[head.layer, head.head]) == pytest.approx(scores[head], abs=atol, rel=1e-3)
+    """Every step, choice and number of the comparison by the loop, of three heads or groups of neighbours."""
+    firsts = [head for head in EVERY if head.head % together == 0]
+    inside, steps, chosen = set(EVERY) - set(firsts), [], list[HeadId]()
+    for step in (1, 2, 3):
+        scores = {head: value([*chosen, head]) for head in firsts if head not in chosen}
+        wanted = np.full((3, 4), np.nan)
+        for head, score in scores.items():
+            wanted[head.layer, head.head : head.head + together] = score
+        np.testing.assert_allclose(found.trace.scores.sel(step=step), wanted, atol=atol, rtol=1e-3)
         steps.append(scores)
         chosen.append(max(scores, key=lambda head: scores[head]))
     assert found.heads == tuple(chosen)
     alone = sorted(steps[0], key=lambda head: -steps[0][head])
     for n, row in enumerate(found.table.to_dict("records"), 1):
-        random = [value(matched_heads(chosen[:n], chosen[:n], 3, 4, [seed, i])) for i in range(2)]
+        random = [value(matched_heads(chosen[:n], {*chosen[:n], *inside}, 3, 4, [seed, i])) for i in range(2)]
         wanted = [value(chosen[:n]), value(alone[:n]), np.mean(random), min(random), max(random)]
         got = [row[name] for name in ("group", "singly", "random", "random_low", "random_high")]
         np.testing.assert_allclose(got, wanted, atol=atol, rtol=1e-3)
         assert (row["size"], row["head"]) == (n, str(chosen[n - 1]))
-    assert len(found.table) == size
+    assert len(found.table) == 3
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_each_step_is_one_full_forward_per_candidate_with_the_group_ablated(
     found = mh.settings(seed=4)(sahara)(
         llama, REQUESTS, 3, intervention=rule_of(ablation, epsilon=epsilon), r=r, draws=2, **QUIET
     )
-    check(found, Loop(llama, tiny("llama"), which, epsilon, r).angle, 3, 4, atol=0.02)
+    check(found, Loop(llama, tiny("llama"), which, epsilon, r).angle, 4, atol=0.02)
     assert (found.trace.unit, found.trace.kind, found.trace.name) == (
         "degrees",
         "sahara",
@@ -116,7 +118,7 @@ def test_ships_can_be_what_grows(
     found = mh.settings(seed=1)(sahara)(
         model, REQUESTS, 3, score="ships", intervention=rule_of(ablation, epsilon=0.4), draws=2, **QUIET
     )
-    check(found, Loop(model, tiny(name), which, 0.4).kl, 3, 1, atol=2e-6)
+    check(found, Loop(model, tiny(name), which, 0.4).kl, 1, atol=2e-6)
     assert found.trace.unit == "nats"
 
 
@@ -126,35 +128,8 @@ def test_groups_of_key_value_heads(llama: mh.Model, tiny: Callable[[str], Path],
         llama, REQUESTS, 3, intervention=rule_of(ablation, epsilon=0.4), group="kv", score="ships", draws=2, **QUIET
     )
     loop = Loop(llama, tiny("llama"), which, 0.4, grouped=True)
-
-    def value(heads: Sequence[HeadId]) -> float:
-        return loop.kl([HeadId(head.layer, head.head // 2) for head in heads])
-
-    chosen: list[HeadId] = []
-    firsts = [head for head in EVERY if head.head % 2 == 0]
-    for step in range(3):
-        scores = {head: value([*chosen, head]) for head in firsts if head not in chosen}
-        traced = found.trace.scores.sel(step=step + 1).values
-        np.testing.assert_array_equal(traced[:, ::2], traced[:, 1::2])
-        for head, score in scores.items():
-            assert traced[head.layer, head.head] == pytest.approx(score, abs=2e-6, rel=1e-3)
-        assert np.isfinite(traced).sum() == 2 * len(scores)
-        chosen.append(max(scores, key=lambda head: scores[head]))
-        random = [value(drawn) for drawn in _matched_units(chosen, draws=2)]
-        row = found.table.iloc[step]
-        assert [row["group"], row["random_low"], row["random_high"]] == pytest.approx(
-            [scores[chosen[-1]], min(random), max(random)], abs=2e-6, rel=1e-3
-        )
-        if step == 0:
-            alone = sorted(firsts, key=lambda head: -scores[head])
-        assert row["singly"] == pytest.approx(value(alone[: step + 1]), abs=2e-6, rel=1e-3)
-    assert found.heads == tuple(chosen)
+    check(found, lambda heads: loop.kl([HeadId(head.layer, head.head // 2) for head in heads]), 0, 2e-6, together=2)
     assert found.provenance["unit"] == "key/value group"
-
-
-def _matched_units(chosen: Sequence[HeadId], draws: int) -> list[tuple[HeadId, ...]]:
-    seconds = [head for head in EVERY if head.head % 2]
-    return [matched_heads(chosen, [*chosen, *seconds], 3, 4, [0, i]) for i in range(draws)]
 
 
 def test_means_are_those_of_the_intact_run_at_every_step(llama: mh.Model):
