@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ from mechheads.gating.gates import (
     value_and_gradient,
 )
 from support import gated_micro, oracles
+from support.ctrl_c import stopped_at
 from support.gated_micro import DEAD, HURTS, NEEDED, capitals
 from support.levels import TWO_FIRST
 
@@ -371,19 +373,6 @@ def test_loss_curves_are_of_the_gates_before_each_update(llama: mh.Model) -> Non
 # Interruption
 
 
-class StopAt:
-    """``log_probs`` that stops the process, in the way of Ctrl-C, at its n-th call."""
-
-    def __init__(self, n: int, error: type[BaseException] = KeyboardInterrupt) -> None:
-        self.left, self.error = n, error
-
-    def __call__(self, *args: Any, **options: Any) -> Tensor:
-        self.left -= 1
-        if self.left < 0:
-            raise self.error
-        return log_probs(*args, **options)
-
-
 FIT: dict[str, Any] = {"seeds": 2, "updates": (4, 3, 5), "batch": 2}
 
 
@@ -394,7 +383,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_bits(
     whole = fit_gates(llama, TEXTS, **FIT)
     path = tmp_path / "fit.ledger"
     with monkeypatch.context() as patch:
-        patch.setattr(fit, "log_probs", StopAt(calls))
+        patch.setattr(fit, "log_probs", stopped_at(calls + 1, log_probs))
         with pytest.warns(
             UserWarning, match=r"interrupted after \d updates of the fit .*; the same call continues from"
         ):
@@ -402,12 +391,12 @@ def test_an_interrupted_fit_goes_on_to_the_same_bits(
     assert part.interrupted and np.isnan(part["keep"]).all() == (calls < 5)
     assert int(part.dataset["updates"].values[0, 0]) == min(calls, 4)
     with monkeypatch.context() as patch:
-        patch.setattr(fit, "log_probs", counted := StopAt(99))
+        patch.setattr(fit, "log_probs", counted := Mock(wraps=log_probs))
         resumed = mh.settings(store=path)(fit_gates)(llama, TEXTS, **FIT)
-    assert 99 - counted.left == 9 - calls
+    assert counted.call_count == 9 - calls
     assert resumed.dataset.identical(whole.dataset)
     with monkeypatch.context() as patch:
-        patch.setattr(fit, "log_probs", StopAt(0))  # nothing is left to do
+        patch.setattr(fit, "log_probs", None)  # nothing is left to do
         assert mh.settings(store=path)(fit_gates)(llama, TEXTS, **FIT).dataset.identical(whole.dataset)
     assert [file.name for file in tmp_path.iterdir()] == ["fit.ledger"]
 
@@ -424,7 +413,7 @@ def test_a_fit_that_breaks_goes_on_in_the_parts_that_it_began_with(
 
     monkeypatch.setattr(fit, "Descent", noted)
     with monkeypatch.context() as patch:
-        patch.setattr(fit, "log_probs", StopAt(6, MemoryError))
+        patch.setattr(fit, "log_probs", stopped_at(7, log_probs, MemoryError))
         with pytest.raises(MemoryError):
             mh.settings(store=tmp_path / "s")(fit_gates)(llama, TEXTS, **FIT)
     resumed = mh.settings(store=tmp_path / "s", budget="1 MB")(fit_gates)(llama, TEXTS, **FIT)
