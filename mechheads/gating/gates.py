@@ -79,10 +79,7 @@ def _could_lack_a_space(prompt: object, target: object) -> bool:
 
 
 _KEPT = 1.2
-"""Memory per token that a block with frozen weights keeps for the backward pass, in units of ``token_bytes``.
-
-Measured: 0.8 to 0.95.
-"""
+"""Memory per token, in ``token_bytes``, that a frozen block keeps for the backward pass; measured: 0.8 to 0.95."""
 _LEAST_TOKENS = 256
 """If fewer tokens than this fit into memory, blocks are run again in the backward pass to save memory."""
 

@@ -33,7 +33,6 @@ from mechheads.prompts.tokens import Tokens, read_texts
 from mechheads.results.about import LEAST_REFUSAL
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
-from mechheads.results.shown import chosen
 from mechheads.results.stats import LEAST_OF_BOUNDED, share_interval, sign_flip_p
 from mechheads.results.tables import Curves, TableResult
 from mechheads.runs.head_cache import HeadCache
@@ -66,18 +65,6 @@ _SHARES = {
 }
 """Columns of the table that are shares: the kind of requests, and the verdict that is counted."""
 
-
-_SHOWN = (
-    "condition",
-    "attack_success",
-    "attack_success_low",
-    "attack_success_high",
-    "over_refusal",
-    "deflected",
-    "degenerate",
-    "loss",
-)
-"""The columns of the table that are shown; ``table`` has all."""
 Reason = Literal[
     "interrupted",
     "no request has a judged answer under each condition",
@@ -290,7 +277,8 @@ class RefusalTest(TableResult):
         return f"<RefusalTest of {' '.join(map(str, self.heads))}: critical={self.critical}, reasons={self.reasons}>"
 
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
-        return chosen(self.table, _SHOWN), (self.provenance["judged"],)
+        ends = [f"{name}_{end}" for name in ("over_refusal", "deflected") for end in ("low", "high")]
+        return self.table.drop(columns=[*ends, "refusal"]), (self.provenance["judged"],)
 
 
 def ordinary_texts() -> tuple[str, ...]:
