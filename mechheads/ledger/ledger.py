@@ -26,8 +26,6 @@ APPLICATION_ID = 0x6D686C67
 VERSION = 3
 WITNESS = "log-probabilities"
 """The setting that holds what the model gave when the sweep was begun; they differ a little between machines."""
-MOVES_ON = "moves on"
-"""The setting of sweeps whose units move on (``StoredProgress``)."""
 _PATIENCE = 60.0
 """Seconds to wait while another process writes to the file."""
 
@@ -263,8 +261,6 @@ class StoredProgress:
     """How far the units of some work have come, written every few seconds and at the end of a ``with`` block."""
 
     def __init__(self, ledger: Ledger | None) -> None:
-        if ledger is not None:
-            ledger.remember(MOVES_ON, True)
         self._ledger = ledger
         self._stored = {} if ledger is None else ledger.finished()
         self._unwritten: dict[str, tuple[int, Any]] = {}

@@ -38,14 +38,14 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"mechheads.{name}", never)
 
 
-def test_roles_are_fitted_and_their_curves_measured_by_workers(tiny, tmp_path: Path, two: MadeWorkers):
+def test_roles_are_fitted_by_workers(tiny, tmp_path: Path, two: MadeWorkers):
     asked = roles_request(tiny, tmp_path)
     words = ["figure", "roles", "--data", asked["tasks"], "--model", tiny("llama"), "--out", asked["out"]]
     words += ["--workers", "2", "--quick"]
     done = CliRunner().invoke(main, [str(word) for word in words])
     assert done.exit_code == 0, done.output
     computed = {str(unit) for units in two.computed for unit in units}
-    assert {"the fit none of seed 0", "the curve of facilitation", "the curve of random 2"} <= computed
+    assert "the fit none of seed 0" in computed
 
 
 def refused(words: list[str], asked: str, tmp_path: Path) -> str:
