@@ -40,7 +40,7 @@ _BY_REPR = (
 _AROUND = (staticmethod, classmethod, types.MethodType, property, functools.partial, type(functools.cache(len)))
 _INSIDE = ("__func__", "__self__", "fget", "fset", "func", "args", "keywords", "__wrapped__")
 _BY_PYTHON = (types.MemberDescriptorType, types.GetSetDescriptorType)
-_MODEL_FILES = ("config.json", "adapter_config.json", "*.safetensors", "*.bin", "*.gguf")
+_MODEL_FILES = ("config.json", "*.safetensors", "*.bin", "*.gguf")
 _WITNESSES = 64
 _SAMPLED = 4096
 """So many numbers of each weight count, from all of its parts."""

@@ -1,4 +1,4 @@
-"""The ledger: a sqlite file of finished units, and of how far others are, so that a killed run resumes; and merging."""
+"""The ledger: a sqlite file of finished units, and of how far others are, so that a killed run resumes."""
 
 from __future__ import annotations
 

@@ -218,14 +218,9 @@ class Backend(ABC):
     def hook_points(self) -> dict[str, Any]:
         return dict(self.module.hook_dict)
 
-    @property
-    def tokenizer(self) -> Any:
-        """The tokenizer that the model carries."""
-        return self.module.tokenizer
-
-    @abstractmethod
     def fuse_attention(self) -> None:
-        """From now on, compute no patterns where no hook asks for them."""
+        """From now on, compute no patterns where no hook asks for them, if the adapter can."""
+        return
 
     @abstractmethod
     def embed(self, ids: Int[Tensor, "row pos"]) -> tuple[Float[Tensor, "row pos d_model"], Blocks]:

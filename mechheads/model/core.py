@@ -72,7 +72,7 @@ class ModelCore(Wrapped):
         self.backend, backend.proofs = backend, Proofs(backend)
         self.name, self.revision = name, revision
         self.source: Source | None = None
-        self.tokenizer = backend.tokenizer if tokenizer is None else tokenizer
+        self.tokenizer = backend.module.tokenizer if tokenizer is None else tokenizer
         sizes: Sizes = backend.sizes
         self.n_layers, self.n_heads, self.n_kv_heads = sizes.n_layers, sizes.n_heads, sizes.n_kv_heads
         self.d_head, self.d_model = sizes.d_head, sizes.d_model

@@ -117,9 +117,6 @@ class HookedBackend(Backend):
         scaled = (getattr(self.module.cfg, "original_architecture", None) or "").startswith("Gemma")
         return super().W_E / self.sizes.d_model**0.5 if scaled else super().W_E
 
-    def fuse_attention(self) -> None:
-        """Nothing changes: HookedTransformer computes attention step by step only."""
-
     def embed(self, ids: Int[Tensor, "row pos"]) -> tuple[Float[Tensor, "row pos d_model"], Blocks]:
         return self.module.input_to_embed(ids, attention_mask=torch.ones_like(ids))[0], self._block
 

@@ -135,7 +135,8 @@ def complete_config(file: Path) -> transformers.PreTrainedConfig:
     if hasattr(config, "query_pre_attn_scalar"):
         config.query_pre_attn_scalar = _squared_scale(config)
     if (rotations := _rotations_of(config)) is not None:
-        rotations["rope_theta"] = said.pop("rope.freq_base", rotations["rope_theta"])
+        if "rope.freq_base" in said:
+            rotations["rope_theta"] = said.pop("rope.freq_base")
         if "partial_rotary_factor" in rotations and "rope.dimension_count" in said:
             rotations["partial_rotary_factor"] = said["rope.dimension_count"] / _d_head(config)
     with torch.device("meta"):
