@@ -1,6 +1,7 @@
 """Everything that the page gets: what Python sends, and ``front/src/data.ts`` says to the page.
 
-``python -m docs.contract`` writes that file from the classes below and those of ``live.py``.
+``python -m docs.contract`` writes that file from the classes below and those of ``live.py``; ``blocks`` and
+``to_json`` write them.
 
 - The page: ``<script type="application/json" id="mh-page">`` is a ``Page``. Blocks are JSON, deflated and in base64, in
   ``<script type="application/octet-stream;base64" id="...">``: ``mh-shared`` is the ``Shared``, ``mh-heads-L`` the
@@ -14,7 +15,20 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+import base64
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+
+from mechheads.heads import HeadId
+
+_LEVEL: int = 7
+"""Of compression: 3% fewer bytes than 5, for a quarter more time of the whole page."""
+_ESCAPED: dict[int, str] = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&"})
 
 Num = float | None
 Byte = int
@@ -372,3 +386,45 @@ class Ships(Score):
     generalizedLow: Num
     generalizedHigh: Num
     values: list[Num]
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: arrays as lists, heads by their names, and None for NaN and infinity."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            cells = value.astype(object)
+            cells[~np.isfinite(value)] = None
+            return cells.tolist()
+        return value.tolist()
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    if isinstance(value, HeadId):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    return value
+
+
+def to_json(value: Any) -> str:
+    """Compact JSON whose texts are safe in any part of a page."""
+    return _dumped(value).translate(_ESCAPED)
+
+
+def blocks(values: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    """The blocks of values by their names. Two threads deflate some while the next are made."""
+    with ThreadPoolExecutor(2) as threads:
+        packed = {name: threads.submit(_packed, _dumped(value)) for name, value in values}
+    return {name: each.result() for name, each in packed.items()}
+
+
+def _packed(text: str) -> str:
+    return base64.b64encode(zlib.compress(text.encode("ascii"), _LEVEL)).decode("ascii")
+
+
+def _dumped(value: Any) -> str:
+    """JSON in ASCII: control characters, marks of direction and lone surrogates are escaped."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":"), default=plain)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechheads.explorer import contract
-from mechheads.explorer.collect import Collected, check_size, collect, patterns_of
-from mechheads.explorer.encode import to_json
+from mechheads.explorer.collect import Collected, collect, patterns_of
+from mechheads.explorer.contract import to_json
 from mechheads.explorer.head_payload import linked_heads
 from mechheads.explorer.live import Live, Refused, check
 from mechheads.explorer.page import alt_text, answer, page_html, png, script, shown_width, style, write
@@ -21,7 +21,6 @@ from mechheads.heads import HeadLike, check_head
 from mechheads.io.write import check_kind, check_place
 from mechheads.progress import in_notebook
 from mechheads.runs.head_tensor import Attention
-from mechheads.studies.atlas import Atlas
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
@@ -104,14 +103,6 @@ def view_attention(attention: Attention, path: str | Path | None = None) -> Any:
     return _shown(run_payload("a run", patterns_of(attention)), path, _PATTERNS, None)
 
 
-def live_for(atlas: Atlas, model: Model | None) -> Live | None:
-    """What runs own texts beside an atlas; None without a model."""
-    if model is None:
-        return None
-    check_size(model, atlas.sizes)
-    return Live(model)
-
-
 def _check_path(path: str | Path | None) -> None:
     if not isinstance(path, str | Path | None):
         raise ValueError(f"path is {path!r}; give the path of a file")
@@ -128,7 +119,8 @@ def _check_own(page: Path) -> None:
 
 def _live(collected: Collected, model: Model | None) -> Live | None:
     """What runs own texts: the model that was given beside the results, or that among them."""
-    return live_for(collected.atlas, model or collected.model)
+    runs = model or collected.model
+    return None if runs is None else Live(runs)
 
 
 def _shown(payload: Payload, path: str | Path | None, usual: str, live: Live | None) -> Any:

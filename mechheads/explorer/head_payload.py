@@ -13,7 +13,7 @@ from jaxtyping import Bool, UInt8
 
 from mechheads.behaviour.examples import PARTS, HeadExamples
 from mechheads.explorer import contract
-from mechheads.explorer.encode import plain
+from mechheads.explorer.contract import plain
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
 from mechheads.results.about import has_null, kind_name, label_of
@@ -127,7 +127,7 @@ class _Cards:
             "rows": self._rows(head),
             "text": self._text(head),
             "pattern": None if atlas.patterns is None else pattern_pane(atlas.patterns, head),
-            "weights": weights_pane(atlas, head),
+            "weights": None if atlas.labels is None else _relations(atlas.labels, atlas.relations, head),
             "cause": [each.of(head) for each in self._effects if each.has[head.layer, head.head]] or None,
             "paths": paths_pane(atlas, head),
             "safety": _safety_pane(atlas, head),
@@ -271,11 +271,6 @@ PATHS = (
     "The change of the logit difference if only the path from the sender to the receiver comes from the corrupted run."
 )
 _LISTED = 6
-
-
-def weights_pane(atlas: Atlas, head: HeadId) -> list[contract.RelationEvidence] | None:
-    """What a head does by its weights; None if that was not read."""
-    return None if atlas.labels is None else _relations(atlas.labels, atlas.relations, head)
 
 
 def paths_pane(atlas: Atlas, head: HeadId) -> contract.PathsPane | None:

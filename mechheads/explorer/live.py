@@ -16,8 +16,7 @@ from torch import Tensor
 
 from mechheads.behaviour import attention_attribution, logit_attribution
 from mechheads.explorer import contract
-from mechheads.explorer.contract import Attention, HeadName
-from mechheads.explorer.encode import plain
+from mechheads.explorer.contract import Attention, HeadName, plain
 from mechheads.explorer.head_payload import attention
 from mechheads.heads import HeadId, check_head
 from mechheads.io.text import check_unicode

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mechheads.explorer import contract
-from mechheads.explorer.encode import to_json
+from mechheads.explorer.contract import to_json
 from mechheads.explorer.payload import Payload, atlas_payload
 from mechheads.io.write import write_file
 from mechheads.plots.category_map import NONE, category_colours, class_of
@@ -197,10 +197,9 @@ def drawing(page: contract.Page) -> _Drawing:
 def _fills(page: contract.Page) -> tuple[list[str], list[tuple[str, str]]]:
     """The colour of every head, and what it is: a category or a number of them, or else the value of one column."""
     model = page["model"]
-    names, of = _categories(model)
-    if names:
+    if (categories := model["categories"]) is not None and (names := categories["names"]):
         colours = category_colours(names)
-        called = [None if mine is None else [names[i] for i in mine] for mine in of]
+        called = [None if mine is None else [names[i] for i in mine] for mine in categories["of"]]
         classes = [None if mine is None else class_of(mine) for mine in called]
         several = sorted({each for each in classes if each} - {*names, NONE})
         fills = [_NOT_MEASURED if each is None else colours[each] for each in classes]
@@ -209,7 +208,7 @@ def _fills(page: contract.Page) -> tuple[list[str], list[tuple[str, str]]]:
     values: list[Any] = [] if column is None else column["values"]
     known = [value for value in values if value is not None]
     if column is None or not known:
-        return [_NOT_MEASURED] * len(of), []
+        return [_NOT_MEASURED] * (model["nLayers"] * model["nHeads"]), []
     most = max(map(abs, known)) or 1.0
     least = -most if column["signed"] else min(known)
     most = most if column["signed"] else max(known)
@@ -227,23 +226,11 @@ def _mixed(start: Sequence[int], end: Sequence[int], share: float) -> str:
     return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in zip(start, end, strict=True))
 
 
-def _categories(model: contract.Model) -> tuple[list[str], list[list[int] | None]]:
-    categories = model["categories"]
-    if categories is None:
-        return [], [None] * (model["nLayers"] * model["nHeads"])
-    return categories["names"], categories["of"]
-
-
 def _coloured_by(page: contract.Page) -> contract.Column | None:
     """The column of numbers by which the page colours the map at first: that of the first view."""
     model = page["model"]
-    return next(iter(_views(model)), None)
-
-
-def _views(model: contract.Model) -> list[contract.Column]:
-    """The columns with scores of their own, in the order of the questions."""
-    named = [name for question in model["questions"] for name in question["views"]]
-    return [column for name in named for column in model["columns"] if column["name"] == name]
+    name = next((name for question in model["questions"] for name in question["views"]), None)
+    return next((column for column in model["columns"] if column["name"] == name), None)
 
 
 def _largest(model: contract.Model, values: list[Any]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from mechheads._version import __version__
 from mechheads.behaviour.profile import LEAST, NAMES, PROFILED, HeadProfile
 from mechheads.explorer import contract
-from mechheads.explorer.encode import blocks, plain
+from mechheads.explorer.contract import blocks, plain
 from mechheads.explorer.head_payload import COLUMNS, Parts, columns, head_blocks, panes, shared
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels

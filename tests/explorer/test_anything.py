@@ -15,13 +15,13 @@ import torch
 
 import mechheads as mh
 from mechheads.explorer.collect import collect
-from mechheads.explorer.encode import unblock
 from mechheads.explorer.page import alt_text, drawing
 from mechheads.explorer.payload import Payload, atlas_payload
 from mechheads.results.kinds import KINDS
 from mechheads.studies.answers import own_column, own_views
 from mechheads.studies.atlas import Atlas
 from support.every_analysis import EVERY
+from support.page_sample import unblock
 from support.texts import CLEAN, PAIRS
 
 HOSTILE = [

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-from mechheads.explorer.encode import unblock
 from mechheads.explorer.explore import receive, saved, widget
 from mechheads.explorer.live import Live
 from mechheads.explorer.page import alt_text, drawing, page_html, png, script
 from mechheads.explorer.payload import atlas_payload
 from mechheads.studies.atlas import Atlas
+from support.page_sample import unblock
 
 LIVE: Any = {"maxCharacters": 10, "maxTokens": 5}
 needs_anywidget = pytest.mark.needs(find_spec("anywidget") is not None, "anywidget")

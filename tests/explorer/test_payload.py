@@ -14,12 +14,13 @@ import pandas as pd
 import pytest
 
 import mechheads as mh
-from mechheads.explorer.encode import block, plain, to_json, unblock
+from mechheads.explorer.contract import blocks, plain, to_json
 from mechheads.explorer.head_payload import LEAST, SIZES_STEP, STEP, About, columns
 from mechheads.explorer.page import answer, page_html, policy, script, style, write_page
 from mechheads.explorer.payload import Payload, atlas_payload
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import head_patterns
+from support.page_sample import unblock
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -311,7 +312,7 @@ def test_json_knows_no_nan():
     ]
     with pytest.raises(ValueError, match="not JSON compliant"):
         to_json([float("nan")])
-    assert unblock(block({"text": HOSTILE})) == {"text": HOSTILE}
+    assert unblock(blocks([("a", {"text": HOSTILE})])["a"]) == {"text": HOSTILE}
 
 
 def test_the_page_needs_no_network_and_runs_its_own_script_only(payload):

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main
-from mechheads.explorer.encode import unblock
 from mechheads.explorer.payload import atlas_payload
 from mechheads.studies import Atlas, build, build_atlas
 from mechheads.studies.questions import PARTS, chosen, first
 from support.ctrl_c import stopped_at
+from support.page_sample import unblock
 from support.same import assert_same
 from support.whole_atlas import let_four_pairs_do
 

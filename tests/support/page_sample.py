@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import numpy as np
 
 from mechheads.behaviour.examples import PARTS
 from mechheads.explorer import contract
-from mechheads.explorer.encode import to_json, unblock
+from mechheads.explorer.contract import to_json
 from mechheads.explorer.payload import Payload, atlas_payload
 from mechheads.heads import HeadId
 from mechheads.results.scores import HeadScores
@@ -26,6 +28,11 @@ LAYERS = (1, 23, 27, 29)
 _WITH_TEXT = 4
 """The head of each layer whose card has text, so that the file stays small."""
 _PARTS = (PARTS[0], PARTS[1], *PARTS[-2:])
+
+
+def unblock(text: str) -> Any:
+    """What a block of a page holds."""
+    return json.loads(zlib.decompress(base64.b64decode(text)))
 
 
 def sent(payload: Payload) -> dict[str, Any]:
