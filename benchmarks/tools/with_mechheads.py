@@ -65,5 +65,4 @@ def gates(model: mh.Model, task: mh.Task) -> np.ndarray:
 
 def labels(model: mh.Model) -> mh.HeadScores:
     """Relation scores in the paper's form, without the null."""
-    scoring = mh.labels.ScoringSettings(min_effect=1.0)
-    return mh.relation_scores(model, source="first_mlp", norm="raw", min_pairs=MIN_PAIRS, scoring=scoring)
+    return mh.relation_scores(model, source="first_mlp", norm="raw", min_pairs=MIN_PAIRS, min_effect=1.0)

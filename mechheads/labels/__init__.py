@@ -7,14 +7,13 @@ from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts
 from mechheads.labels.relations import CATEGORIES, Relation, WordList, load_relations, relation_names
 from mechheads.labels.removal import cumulative_removal
 from mechheads.labels.salient import salient_operations
-from mechheads.labels.static import ScoringSettings, relation_scores
+from mechheads.labels.static import relation_scores
 
 __all__ = [
     "CATEGORIES",
     "CausalEvidence",
     "HeadLabels",
     "Relation",
-    "ScoringSettings",
     "WordList",
     "cumulative_removal",
     "dynamic_scores",

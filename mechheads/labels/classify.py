@@ -10,7 +10,6 @@ listed beside a label and never changes it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -21,7 +20,7 @@ from jaxtyping import Bool
 from mechheads.heads import HeadLike, Heads, check_head, check_heads
 from mechheads.labels.causal import CausalEvidence
 from mechheads.labels.relations import CATEGORIES, LEAST_PAIRS, Relations
-from mechheads.labels.static import USUAL, relation_scores
+from mechheads.labels.static import LEAST_EFFECT, relation_scores
 from mechheads.messages.arguments import Share, Within
 from mechheads.messages.notices import warn
 from mechheads.model.analysis import analysis
@@ -208,15 +207,14 @@ def label_heads(
             raise ValueError(f"{', '.join(late)}: cannot be used with scores; leave it out, or give the model itself")
         scores = model
     else:
-        scoring = replace(USUAL, min_effect=min(floor, USUAL.min_effect))
-        scores = relation_scores(model, relations, scoring=scoring, heads=heads)
+        scores = relation_scores(model, relations, min_effect=min(floor, LEAST_EFFECT), heads=heads)
     category_of = _categories(scores)
     short, limits = _limits(scores)
     tested = scores.provenance.get("min_effect", 0.0)
     if rule == "null" and tested > floor:
         raise ValueError(
-            f"floor is {floor}, but scores below {tested} were not tested; give relation_scores "
-            f"scoring=mh.labels.ScoringSettings(min_effect={floor}), or a larger floor"
+            f"floor is {floor}, but scores below {tested} were not tested; give relation_scores min_effect={floor}, "
+            "or a larger floor"
         )
     enough, below = _evidence(scores, rule, fdr, floor, tau)
     enough, below = enough & ~short, below | (enough & short)

@@ -96,7 +96,7 @@ def dynamic_scores(
     scored = [usable for usable in everything if usable.scored]
     names, counts = [usable.relation.name for usable in scored], np.array([len(usable.pairs) for usable in scored])
     words = sorted({source for usable in scored for source, _ in usable.pairs})
-    prompts = [_fill(template, words).tokens(model) for template in templates]
+    prompts = [_filled(template, words).tokens(model) for template in templates]
     limits = [k_copying if usable.relation.copying else k for usable in scored]
     score = _score(model, _ranks(model, scored, words, limits), prompts, counts, chosen)
     low, high = share_interval(score, counts[:, None, None])
@@ -138,7 +138,8 @@ def _score(
             for layer in layers:
                 which, W_O = np.flatnonzero(chosen[layer]).tolist(), model.W_O[layer].float()
                 for c, of_context in enumerate(read):
-                    values = _of_heads(of_context[:, layer], which, model.n_heads)
+                    stored = of_context[:, layer].float()
+                    values = [stored[:, kv_head(head, model.n_heads, stored.shape[1])] for head in which]
                     hits = ranks.top(list(zip(values, W_O[which], strict=True)))[0].cpu().numpy()
                     shares = [part.mean(1) for part in np.split(hits, ends, axis=1)]
                     score[layer, which, :, t, c] = np.stack(shares, axis=1)
@@ -149,24 +150,20 @@ def _score(
     return score
 
 
-def _fill(template: str, words: Sequence[str]) -> Prompts:
+def _filled(template: str, words: Sequence[str]) -> Prompts:
     start = template.index("{source}")
     spans = [(start, start + len(word)) for word in words]
     return Prompts([template.replace("{source}", word) for word in words], positions={"source": spans})
 
 
 def _ranks(model: Model, scored: Sequence[UsablePairs], words: Sequence[str], limits: Sequence[int]) -> Ranks:
-    row = {word: i for i, word in enumerate(words)}
-
-    def tensor(numbers: list[int]) -> Int[Tensor, " pair"]:
-        return torch.tensor(numbers, device=model.device)
-
-    return Ranks(
-        model,
-        tensor([row[source] for usable in scored for source, _ in usable.pairs]),
-        tensor([target for usable in scored for _, target in usable.tokens]),
-        tensor([limit for usable, limit in zip(scored, limits, strict=True) for _ in usable.pairs]),
-    )
+    rows = {word: i for i, word in enumerate(words)}
+    columns = [
+        [rows[source] for usable in scored for source, _ in usable.pairs],
+        [target for usable in scored for _, target in usable.tokens],
+        [limit for usable, limit in zip(scored, limits, strict=True) for _ in usable.pairs],
+    ]
+    return Ranks(model, *(torch.tensor(column, device=model.device) for column in columns))
 
 
 def _read(
@@ -183,10 +180,3 @@ def _read(
         found.append((torch.stack(layers[0], 1), torch.stack(layers[1], 1)))
     z, v = (torch.cat(parts) for parts in zip(*found, strict=True))
     return z, v
-
-
-def _of_heads(
-    stored: Float[Tensor, "prompt stored d_head"], heads: Sequence[int], n_heads: int
-) -> list[Float[Tensor, "prompt d_head"]]:
-    """The z of some heads of a layer, or the value vectors that they read."""
-    return [stored[:, kv_head(head, n_heads, stored.shape[1])].float() for head in heads]

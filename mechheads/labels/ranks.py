@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import groupby, pairwise
 from time import process_time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -137,19 +137,16 @@ class Ranks:
             pairs = torch.cat([pairs[:0], *(self._left_open(values, columns, own, slack, some) for some in few)])
         return pairs
 
-    def hits(self, queries: Sequence[tuple[HeadPath, slice, Literal[1, -1]]]) -> Iterator[Bool[Tensor, "pair target"]]:
-        """For heads and the pairs of a relation, which of its targets each source has among its k largest, or smallest
-        for -1. Entries with the same W_O are cheaper next to each other."""
-        self._find_hubs([path for path, _, _ in queries])
+    def hits(self, queries: Sequence[tuple[HeadPath, slice]]) -> Iterator[Bool[Tensor, "pair target"]]:
+        """For heads and the pairs of a relation, which of its targets each source has among its k largest. Entries with
+        the same W_O are cheaper next to each other."""
+        self._find_hubs([path for path, _ in queries])
         left_open = [
             some
             for _, of_head in groupby(queries, key=lambda each: id(each[0][1]))
             for some in self._open_sources(list(of_head))
         ]
-        wanted = [
-            ((values if sign > 0 else -values, W_O), self.source_of[pairs][some])
-            for ((values, W_O), pairs, sign), some in zip(queries, left_open, strict=True)
-        ]
+        wanted = [(path, self.source_of[pairs][some]) for (path, pairs), some in zip(queries, left_open, strict=True)]
         for i, parts in groupby(self._whole_rows(wanted), key=lambda part: part[0]):
             pairs = queries[i][1]
             target, k = self.target[pairs], int(self.limit[pairs][0])
@@ -159,25 +156,23 @@ class Ranks:
                 found[left_open[i][some]] = entries[:, target] >= edge
             yield found
 
-    def _open_sources(
-        self, queries: Sequence[tuple[HeadPath, slice, Literal[1, -1]]]
-    ) -> Iterator[Int[Tensor, " source"]]:
+    def _open_sources(self, queries: Sequence[tuple[HeadPath, slice]]) -> Iterator[Int[Tensor, " source"]]:
         """The sources that may have any target of the relation among their k largest entries, for one W_O.
         A source is left out if k entries of a few columns are larger than those of all targets."""
         W_O = queries[0][0][1]
         of_head = self._of_head(W_O)
-        for (values, _), pairs, sign in queries:
+        for (values, _), pairs in queries:
             sources = self.source_of[pairs]
             rows, targets = values[sources], of_head.own[:, self._own_column[pairs]]
             slack, k = self._slack(rows, W_O), int(self.limit[pairs][0])
-            most = ((sign * rows @ targets).amax(1) + slack)[:, None]
+            most = ((rows @ targets).amax(1) + slack)[:, None]
             left = of_head.writes(values)[sources].nonzero()[:, 0]
             for size in self.tried:
                 few, columns = left.split(max(1, self._memory // (4 * size))), of_head.columns(size)
                 left = torch.cat(
                     [
                         left[:0],
-                        *(some[count(sign * rows[some] @ columns, operator.gt, most[some]) < k] for some in few),
+                        *(some[count(rows[some] @ columns, operator.gt, most[some]) < k] for some in few),
                     ]
                 )
             yield left

@@ -29,11 +29,10 @@ selection of the best reading is part of the null.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import islice, permutations
 from math import factorial, lgamma, log
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,7 +44,7 @@ from mechheads.labels.readings import READINGS, Norm, Reading, Readings, Source
 from mechheads.labels.relations import Relations, load_relations, usable_pairs
 from mechheads.ledger.key import Store
 from mechheads.limits import current
-from mechheads.messages.arguments import Positive, Share, check_arguments
+from mechheads.messages.arguments import Positive, Share
 from mechheads.messages.notices import until_interrupted, warn
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
@@ -55,40 +54,12 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import mean_over_prompts, q_values, share_interval
 
-Side = Literal[1, -1]
-"""Whether a score counts the largest entries of a row (1) or the smallest (-1)."""
-
 EXACT_UP_TO = 7
 """Up to this number of pairs, all matchings of a relation are counted."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoringSettings:
-    """How words and the null of relation scores are handled.
-
-    Attributes:
-        leading_space: whether words are tokenised with a leading space.
-        min_effect: scores below it, or of a single pair, are not tested: their p is 1.
-        draws: the number of shuffles of the null, for relations of more than seven pairs.
-
-    Raises:
-        ValueError: if a value is not allowed.
-
-    >>> untested = mh.labels.ScoringSettings(min_effect=1.0)
-    >>> phi = mh.relation_scores(model, "country_to_capital", source="embedding", scoring=untested)
-    >>> bool((phi.dataset["p_value"] == 1).all())
-    True
-    """
-
-    leading_space: bool = True
-    min_effect: Share = 0.01
-    draws: Positive = 9999
-
-    def __post_init__(self) -> None:
-        check_arguments(type(self), vars(self))
-
-
-USUAL = ScoringSettings()
+LEAST_EFFECT = 0.01
+"""Scores below it are not tested by default."""
 
 
 @analysis
@@ -101,7 +72,9 @@ def relation_scores(
     source: Source = "all",
     norm: Norm = "folded",
     min_pairs: Positive | None = None,
-    scoring: ScoringSettings = USUAL,
+    leading_space: bool = True,
+    min_effect: Share = LEAST_EFFECT,
+    draws: Positive = 9999,
     heads: Heads | None = None,
 ) -> HeadScores:
     """Share of each relation's pairs that each head maps from source to target, computed from weights.
@@ -127,24 +100,23 @@ def relation_scores(
             them. By default, 30 for the relations of the package; relations that you name are scored with any number
             of pairs, with a warning if it is below 30, which a label needs. A relation that you name and that has no
             such pair is an error.
-        scoring: how words become tokens, and the null; see ``mh.labels.ScoringSettings``.
+        leading_space: whether words are tokenised with a leading space.
+        min_effect: scores below it, or of a single pair, are not tested: their p is 1.
+        draws: the number of shuffles of the null, for relations of more than seven pairs.
         heads: the heads to score, as in ``mh.sweep``; every head if left out. The others are NaN.
 
     Returns:
-        Scores over (layer, head, relation), unit "share of pairs": phi, with Wilson's interval for a share of
-        pairs, and p and q against shuffled targets (one-sided; q over these heads and all
-        relations). With several readings the score is the largest, and the null takes the largest in each shuffle too.
-        ``values`` holds 1 for a hit and 0 for none, per pair, NaN beyond a relation's last pair.
-        Further variables over (layer, head, relation): ``reading``, the reading with the largest score, empty if no
-        pair is hit, and ``phi_embedding``, ``phi_first_mlp`` and ``phi_carried``; ``null_phi``, the mean over the
-        shuffles if the score was tested; ``suppression``, ``p_suppression`` and ``suppression_reading``; ``contrast``,
-        a graded score: how many standard deviations of its row a source raises its target above the relation's other
-        targets (negative if it lowers it), with the ``carried`` reading, or without that with the reading in which it
-        is farthest from zero; and ``contrast_embedding`` and so on. Also ``n_pairs`` and ``relation_category``
-        (relation), and ``pair`` (relation, prompt). ``provenance["ledger"]`` lists for each relation
-        how many pairs were given and kept, and which were lost and why; ``provenance["no_reading"]`` lists why a model
-        lacks a reading. After Ctrl-C the layers scored so far are returned and the others are NaN. With
-        ``mh.settings(store=)``, the file keeps each layer, and the same call goes on.
+        phi over (layer, head, relation), the largest share of the readings, with Wilson's interval, and p and q against
+        shuffled targets (one-sided; q over these heads and all relations). ``values`` holds 1 for a hit and 0 for none,
+        per pair, NaN beyond a relation's last pair. Further variables over (layer, head, relation): ``reading``, the
+        one with the largest score, empty if no pair is hit; ``phi_embedding``, ``phi_first_mlp`` and ``phi_carried``;
+        ``null_phi``, the mean over the shuffles if the score was tested; ``suppression``; and ``contrast``, a graded
+        score: how many standard deviations of its row a source raises its target above the relation's other targets
+        (negative if it lowers it), with the ``carried`` reading, or without that with the reading in which it is
+        farthest from zero; and ``contrast_embedding`` and so on. Also ``n_pairs`` and ``relation_category`` (relation),
+        and ``pair`` (relation, prompt). ``provenance["ledger"]`` says for each relation how many pairs there are, how
+        many are scored, and why the others are not; ``provenance["no_reading"]`` why a model lacks a reading. After
+        Ctrl-C, the layers scored so far; the others are NaN. With ``mh.settings(store=)``, the same call goes on.
 
     Raises:
         ValueError: if a relation is not known or has no single-token pairs, the model has no tokenizer or not the
@@ -160,9 +132,9 @@ def relation_scores(
     >>> phi.heads(2), phi.dataset["reading"].sel(layer=23, head=4).item()
     ((HeadId(layer=29, head=2), HeadId(layer=23, head=4)), 'first_mlp')
     """
-    options = {"source": source, "norm": norm, "min_pairs": min_pairs, "seed": current().seed}
-    limits = usual_k(model.d_vocab, k, k_copying)
-    return RelationScorer(model, relations, limits, vars(scoring) | options, heads).scores()
+    options = {"source": source, "norm": norm, "min_pairs": min_pairs, "leading_space": leading_space}
+    options |= {"min_effect": min_effect, "draws": draws, "seed": current().seed}
+    return RelationScorer(model, relations, usual_k(model.d_vocab, k, k_copying), options, heads).scores()
 
 
 _DIMS = ("layer", "head", "relation")
@@ -208,11 +180,11 @@ class RelationScorer:
         """Whether heads are scored one by one, because each head's product with W_U serves its hubs, hits and null. The
         heads of a layer are scored together if it is not needed, or if W_U is converted each time."""
         size = model.n_heads, len(self._scored)
-        shapes = {"hits": (2, *size, max(per_relation)), "p": (2, *size), "null": (2, *size), "reading": (2, *size)}
+        shapes = {"hits": (2, *size, max(per_relation)), "p": size, "null": size, "reading": size}
         shapes |= {"each": (len(READINGS), *size), "contrast": (len(READINGS), *size)}
         self._found = {name: np.full((model.n_layers, *shape), np.nan) for name, shape in shapes.items()}
-        """For each layer: hits, p, the mean under the null and the best reading of both sides, implements and
-        suppresses; phi (``each``) and the contrast of each reading."""
+        """For each layer: hits among the largest and among the smallest, of the best reading each; of the former p, the
+        mean under the null and the reading; phi (``each``) and the contrast of each reading."""
         self._store = Store(current().store, analysis="relation_scores")
         pairs = [relation.fingerprint for relation in self._loaded]
         self._ledger = self._store.open(
@@ -230,7 +202,7 @@ class RelationScorer:
         with self._store:
             done = self._score_layers()
         self._ledger = None
-        (phi, _), (p, _) = (np.moveaxis(self._found[name], 1, 0) for name in ("hits", "p"))
+        phi, p = self._found["hits"][:, 0], self._found["p"]
         scores = HeadScores.from_values(
             phi,
             name="relation scores",
@@ -266,12 +238,12 @@ class RelationScorer:
             return
         found = {name: array[layer] for name, array in self._found.items()}
         readings, paths = self._paths(layer)
-        found["p"][:, scored] = 1.0
+        found["p"][scored] = 1.0
         at = {name: readings.index(name if name in readings else "embedding") for name in self._names}
         for heads in [[head] for head in scored] if self._apart else [scored]:
             of_heads = {head: paths[head] for head in heads}
             hits = torch.stack(self._ranks.top([path for some in of_heads.values() for path in some])).cpu().numpy()
-            tested: list[tuple[Side, int, int]] = []
+            tested: list[tuple[int, int]] = []
             for head, own in zip(heads, np.split(hits, len(heads), axis=1), strict=True):
                 for name, i in at.items():
                     contrast = self._ranks.contrast(of_heads[head][i], self._pairs_of)
@@ -299,33 +271,31 @@ class RelationScorer:
         head: int,
         hits: Bool[np.ndarray, "side reading pair"],
         readings: Sequence[Reading],
-    ) -> list[tuple[Side, int, int]]:
-        """Keep the hits of a head's best reading; returns (side, head, relation) of the scores to test."""
-        places, tested = np.array([READINGS.index(name) for name in readings]), list[tuple[Side, int, int]]()
+    ) -> list[tuple[int, int]]:
+        """Keep the hits of a head's best reading; returns (head, relation) of the scores to test."""
+        places, tested = np.array([READINGS.index(name) for name in readings]), list[tuple[int, int]]()
         for relation, pairs in enumerate(self._pairs_of):
             own = hits[..., pairs]
             best = own.mean(-1).argmax(1)
             most = np.take_along_axis(own, best[:, None, None], axis=1)[:, 0]
             found["hits"][:, head, relation, : own.shape[-1]] = most
-            found["reading"][:, head, relation] = np.where(most.any(-1), places[best], np.nan)
-            many = (most.sum(-1) >= 2) & (most.mean(-1) >= self._options["min_effect"])
-            for side in np.flatnonzero(many).tolist():
-                tested.append((-1 if side else 1, head, relation))
+            found["reading"][head, relation] = places[best[0]] if most[0].any() else np.nan
+            if most[0].sum() >= 2 and most[0].mean() >= self._options["min_effect"]:
+                tested.append((head, relation))
         return tested
 
     def _test(
         self,
         found: Mapping[str, np.ndarray],
         paths: Mapping[int, Sequence[HeadPath]],
-        tested: Sequence[tuple[Side, int, int]],
+        tested: Sequence[tuple[int, int]],
     ) -> None:
         """p and the mean of the null for some scores, which are in the order of their heads."""
         tables = self._ranks.hits(
-            [(path, self._pairs_of[relation], side) for side, head, relation in tested for path in paths[head]]
+            [(path, self._pairs_of[relation]) for head, relation in tested for path in paths[head]]
         )
-        for side, head, relation in tested:
-            of_pairs = np.stack([table.cpu().numpy() for table in islice(tables, len(paths[head]))])
-            at = int(side < 0), head, relation
+        for at in tested:
+            of_pairs = np.stack([table.cpu().numpy() for table in islice(tables, len(paths[at[0]]))])
             found["p"][at], found["null"][at] = matching_null(of_pairs, self._drawn)
 
     def _settings(self) -> dict[str, Any]:
@@ -343,22 +313,18 @@ class RelationScorer:
 
     def _variables(self) -> dict[str, Any]:
         """The further variables of the scores: for each name its dimensions and values."""
-        found = {name: np.moveaxis(array, 1, 0) for name, array in self._found.items()}
-        scored, longest = self._scored, found["hits"].shape[-1]
+        found, scored, longest = self._found, self._scored, self._found["hits"].shape[-1]
         used = [(i, name) for i, name in enumerate(READINGS) if name in self._names]
         words = [
             " -> ".join(usable.pairs[i]) if i < len(usable.pairs) else "" for usable in scored for i in range(longest)
         ]
         of_heads = {
-            "null_phi": found["null"][0],
-            "reading": _names(found["reading"][0]),
-            **{f"phi_{name}": found["each"][i] for i, name in used},
-            "contrast": _best_contrast(found["contrast"]),
-            **{f"contrast_{name}": found["contrast"][i] for i, name in used},
-            "suppression": mean_over_prompts(found["hits"][1]),
-            "suppression_reading": _names(found["reading"][1]),
-            "p_suppression": found["p"][1],
-            "null_suppression": found["null"][1],
+            "null_phi": found["null"],
+            "reading": _names(found["reading"]),
+            **{f"phi_{name}": found["each"][:, i] for i, name in used},
+            "contrast": _best_contrast(np.moveaxis(found["contrast"], 1, 0)),
+            **{f"contrast_{name}": found["contrast"][:, i] for i, name in used},
+            "suppression": mean_over_prompts(found["hits"][:, 1]),
         }
         return {name: (_DIMS, values) for name, values in of_heads.items()} | {
             "n_pairs": ("relation", np.array([len(usable.pairs) for usable in scored])),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 
 from mechheads.labels.classify import label_heads
 from mechheads.labels.relations import Relation
-from mechheads.labels.static import USUAL, ScoringSettings, relation_scores
+from mechheads.labels.static import relation_scores
 from mechheads.model.model import Model
 from mechheads.results.stats import q_values
 
@@ -122,7 +121,7 @@ def test_by_hand(columns: list[float], hits: dict[int, list[int]]) -> None:
     model = identity_model([[logit, word] for word, logit in enumerate(columns)])
     relation = Relation("r", "Knowledge", [("w1", f"w{t}") for t in range(1, len(columns))])
     for k, hit in hits.items():
-        scores = relation_scores(model, relation, k=k, min_pairs=1, scoring=ScoringSettings(min_effect=0.0))
+        scores = relation_scores(model, relation, k=k, min_pairs=1, min_effect=0.0)
         assert scores.values is not None
         assert scores.values.values[0, 0, 0].tolist() == hit
         if sum(hit) > 1:  # a single hit is not tested
@@ -241,9 +240,8 @@ def test_pairs_that_cannot_be_scored_are_told() -> None:
 )
 def test_numbers_and_choices_that_there_are_not_are_refused(bad: dict[str, Any]) -> None:
     ((name, given),) = bad.items()
-    refuses = ScoringSettings if hasattr(USUAL, name) else partial(relation_scores, random_model(), relations())
     with pytest.raises(ValueError, match=f"{name} is {given!r}; (it must be|choose)"):
-        refuses(**bad)
+        relation_scores(random_model(), relations(), **bad)
 
 
 def test_scores_of_different_pairs_do_not_subtract() -> None:
