@@ -256,10 +256,10 @@ def read_positions(
 
 def positions_of(places: Sequence[str | int], tokens: Tokens, what: str) -> Int[Tensor, "prompt position"]:
     """Positions of the prompts: by name, the text of a token, or a token index, which is from the end if negative."""
-    found, shortest = [], int(tokens.on_cpu.lengths.min())
+    positions, shortest = [], int(tokens.on_cpu.lengths.min())
     for place in places:
         if isinstance(place, str) and (at := tokens.position(place)) is not None:
-            found.append(at)
+            positions.append(at)
         elif isinstance(place, str):
             known, meant = ", ".join(tokens.positions), did_you_mean(place, [*tokens.positions, "all"])
             raise ValueError(
@@ -269,8 +269,8 @@ def positions_of(places: Sequence[str | int], tokens: Tokens, what: str) -> Int[
         elif not -shortest <= place < shortest:
             raise ValueError(f"{what} token {place}, but the shortest prompt has {shortest} tokens")
         else:
-            found.append(torch.full_like(tokens.lengths, place) if place >= 0 else tokens.lengths + place)
-    return torch.stack(found, 1)
+            positions.append(torch.full_like(tokens.lengths, place) if place >= 0 else tokens.lengths + place)
+    return torch.stack(positions, 1)
 
 
 @dataclass(frozen=True)
@@ -408,13 +408,13 @@ def as_metric(metric: Metric | str) -> Metric:
 
 def as_metric_of_logits(metric: Metric | str, function: str, instead: str) -> Metric:
     """``as_metric`` for a function that needs the logits."""
-    found = as_metric(metric)
-    if (read := MetricInfo.of(found).read) is not None:
+    metric = as_metric(metric)
+    if (read := MetricInfo.of(metric).read) is not None:
         raise ValueError(
-            f"metric {name_of(found)} reads {read}, and {function} needs a metric of logits, such as mh.logit_diff; "
+            f"metric {name_of(metric)} reads {read}, and {function} needs a metric of logits, such as mh.logit_diff; "
             f"for what a head reads use {instead}"
         )
-    return found
+    return metric
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,6 @@ _REST = "everything else"
 _LISTED = 8
 """How many parts of each side are printed."""
 _OTHERS = "others"
-_EACH_LAYER = ("mlp", "bias")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -160,7 +159,6 @@ def attention_attribution(
     Raises:
         ValueError: if an argument is not valid, before the model runs; if the head does not see the key; or if the
             parts do not give the run's own pattern, because the architecture computes scores in another way.
-        KeyboardInterrupt: if Ctrl-C came before the first prompts were done.
 
     Elhage et al. 2021 (A Mathematical Framework for Transformer Circuits), who read scores as such a product; Kamath et
     al. 2025 (Tracing Attention Computation Through Feature Interactions), who split them over features.
@@ -179,11 +177,11 @@ def attention_attribution(
         _check_seen(block, places)
     step = _prompts_at_once(block, current().limits)
     starts = range(0, len(places), step)
-    parts: list[_Parts] = []
+    parts: list[dict[str, np.ndarray]] = []
     with until_interrupted() as interrupts, torch.no_grad():
         for start in Bar(starts, desc="attributing attention", disable=len(starts) == 1, leave=False):
             some = slice(start, start + step)
-            parts.append(_Parts.of(ScoreParts(block, tokens.rows(some), places.rows(some)), block.scale))
+            parts.append(_values(ScoreParts(block, tokens.rows(some), places.rows(some)), block.scale))
     interrupts.stop_unless(parts)
     interrupts.warn(f"{step * len(parts)} of {len(places)} prompts", "the parts are of these")
     tokens = tokens.rows(slice(step * len(parts)))
@@ -194,7 +192,8 @@ def attention_attribution(
         heads=[HeadId(layer, other) for layer in range(at.layer) for other in range(model.n_heads)],
         interrupted=interrupts.interrupted,
     )
-    return _result(model, at, tokens, _Parts.joined(parts), about)
+    values = {name: np.concatenate([each[name] for each in parts], axis=-1) for name in parts[0]}
+    return _result(model, at, tokens, values, about)
 
 
 def _resolve(tokens: Tokens, query: Place, key: Place, against: Place) -> Places:
@@ -233,45 +232,33 @@ def _prompts_at_once(block: ScoringBlock, limits: Limits) -> int:
     of_block = 2 * (2 * model.d_model + 3 * model.backend.d_mlp)  # two rows for each token; see ``_of_attention``
     in_float64 = 8 * (6 * model.d_model + 2 * heads * d_head)
     vectors = 8 * 2 * layers * (heads + 2) * d_head
-    kept = length * ((of_run + of_block) * model.dtype.itemsize + in_float64) + vectors
-    return max(1, min(limits.run_tokens // length, limits.memory // kept))
+    a_prompt = length * ((of_run + of_block) * model.dtype.itemsize + in_float64) + vectors
+    return max(1, min(limits.run_tokens // length, limits.memory // a_prompt))
 
 
-@dataclass(frozen=True, eq=False)
-class _Parts:
-    """The parts of some prompts: ``values`` [*part, side, prompt], and ``vectors`` [part, side, prompt, d]."""
-
-    values: Mapping[str, Float[np.ndarray, "*part prompt"]]
-    vectors: Float[np.ndarray, "part side prompt d"]
-
-    @classmethod
-    def of(cls, run: ScoreParts, scale: float) -> _Parts:
-        """The parts in a run."""
-        vectors = run.vectors
-        values = {name: scale * (each * run.whole.flip(0)).sum(-1) for name, each in vectors.items()}
-        values["position_bias"] = run.position_bias
-        values["total"] = scale * run.whole.prod(0).sum(-1) + run.position_bias
-        values["attention"] = run.attention
-        biases = vectors["bias"].sum(0) + vectors["constant"]
-        others = torch.stack([vectors["embedding"], vectors["position_embedding"], biases])
-        parts = torch.cat([vectors["heads"].flatten(0, 1), vectors["mlp"], others])
-        parts[:, 0] *= scale
-        return cls({name: each.cpu().numpy() for name, each in values.items()}, parts.to(torch.float32).cpu().numpy())
-
-    @classmethod
-    def joined(cls, parts: Sequence[_Parts]) -> _Parts:
-        """The parts of several times some prompts."""
-        values = {name: np.concatenate([each.values[name] for each in parts], axis=-1) for name in parts[0].values}
-        return cls(values, np.concatenate([each.vectors for each in parts], axis=2))
+def _values(run: ScoreParts, scale: float) -> dict[str, Float[np.ndarray, "*part prompt"]]:
+    """The parts in a run [*part, side, prompt], and for the table of pairs ``vectors`` [part, side, d, prompt]."""
+    vectors = run.vectors
+    values = {name: scale * (each * run.whole.flip(0)).sum(-1) for name, each in vectors.items()}
+    values["position_bias"] = run.position_bias
+    values["total"] = scale * run.whole.prod(0).sum(-1) + run.position_bias
+    values["attention"] = run.attention
+    biases = vectors["bias"].sum(0) + vectors["constant"]
+    others = torch.stack([vectors["embedding"], vectors["position_embedding"], biases])
+    parts = torch.cat([vectors["heads"].flatten(0, 1), vectors["mlp"], others])
+    parts[:, 0] *= scale
+    values["vectors"] = parts.float().movedim(-1, -2)
+    return {name: each.cpu().numpy() for name, each in values.items()}
 
 
-def _result(model: Model, head: HeadId, tokens: Tokens, parts: _Parts, about: dict[str, Any]) -> AttentionAttribution:
-    values = dict(parts.values)
-    of_heads, against = values.pop("heads"), about["against"]
+def _result(
+    model: Model, head: HeadId, tokens: Tokens, values: dict[str, Any], about: dict[str, Any]
+) -> AttentionAttribution:
+    of_heads, vectors, against = values.pop("heads"), values.pop("vectors"), about["against"]
     compared = f"the key {against}" if against != _OTHERS else "the other keys, weighted by the pattern"
+    dims: dict[str, tuple[str, ...]] = dict.fromkeys(("mlp", "bias"), ("layer", "prompt"))
 
     def side(at: int, name: Side) -> HeadScores:
-        dims: dict[str, tuple[str, ...]] = dict.fromkeys(_EACH_LAYER, ("layer", "prompt"))
         mine = {name: array[..., at, :] if array.ndim > 1 else array for name, array in values.items()}
         mine = {name: _every_layer(array, model) if name in dims else array for name, array in mine.items()}
         return HeadScores.from_values(
@@ -283,20 +270,17 @@ def _result(model: Model, head: HeadId, tokens: Tokens, parts: _Parts, about: di
             variables={name: (dims.get(name, ("prompt",)), array) for name, array in mine.items()},
         )
 
+    pairs = _pairs(_names(model, head.layer), np.moveaxis(vectors, -1, -2), tokens.cluster)
     return AttentionAttribution(
-        f"where {head} looks, against {compared}",
-        side(0, "query"),
-        side(1, "key"),
-        _pairs(_names(model, head.layer), parts.vectors, tokens.cluster),
-        about,
+        f"where {head} looks, against {compared}", side(0, "query"), side(1, "key"), pairs, about
     )
 
 
 def _every_layer(values: Float[np.ndarray, "some *rest"], model: Model) -> Float[np.ndarray, "layer *rest"]:
     """Values of some layers, and NaN for those after them."""
-    found = np.full((model.n_layers, *values.shape[1:]), np.nan)
-    found[: len(values)] = values
-    return found
+    whole = np.full((model.n_layers, *values.shape[1:]), np.nan)
+    whole[: len(values)] = values
+    return whole
 
 
 def _names(model: Model, layers: int) -> list[str]:
@@ -311,14 +295,14 @@ def _pairs(
     """The products of the parts with the largest means, and of what is left over of each side."""
     whole = vectors.sum(0, dtype=np.float64)
     chosen: list[list[str]] = []
-    kept: list[Float[np.ndarray, "part prompt d"]] = []
+    vectors_of: list[Float[np.ndarray, "part prompt d"]] = []
     for at in (0, 1):
         mean = np.einsum("pnd,nd->p", vectors[:, at], whole[1 - at]) / len(cluster)
         largest = np.argsort(-np.abs(mean), kind="stable")[:_PAIRED]
         some = vectors[largest, at].astype(np.float64)
         chosen.append([*(names[int(part)] for part in largest), _REST])
-        kept.append(np.concatenate([some, (whole[at] - some.sum(0))[None]]))
-    values = np.einsum("qnd,knd->qkn", *kept)
+        vectors_of.append(np.concatenate([some, (whole[at] - some.sum(0))[None]]))
+    values = np.einsum("qnd,knd->qkn", *vectors_of)
     names_of_pairs = [{"query": q, "key": k} for q in chosen[0] for k in chosen[1]]
     return _means(names_of_pairs, values.reshape(len(names_of_pairs), -1), cluster)
 
@@ -409,13 +393,13 @@ class ScoreParts:
             each["mlp"].append(streams[layer + 1] - streams[layer] - heads.sum(0) - bias)
         constant = self._after_rotation(scores.q(nothing[scores.at]), scores.k(nothing))
         empty = {"heads": (0, run.model.n_heads), "mlp": (0,), "bias": (0,)}
-        found = {
+        parts = {
             name: torch.stack(vectors) if vectors else constant.new_zeros(*empty[name], *constant.shape)
             for name, vectors in each.items()
         }
         of_positions = self._vector(run.positions.double())
         embeddings = {"embedding": streams[0] - of_positions, "position_embedding": of_positions}
-        return found | embeddings | {"constant": constant}
+        return parts | embeddings | {"constant": constant}
 
 
 def _weights(

@@ -77,10 +77,10 @@ class HeadExamples(TableResult):
         Args:
             around: how many tokens to show before and after each of them.
         """
-        found = str(HeadId.parse(head))
-        rows = self.table[self.table["head"] == found]
+        name = str(HeadId.parse(head))
+        rows = self.table[self.table["head"] == name]
         if rows.empty:
-            raise ValueError(f"head {found} has no examples here; name one of {', '.join(self.table['head'].unique())}")
+            raise ValueError(f"head {name} has no examples here; name one of {', '.join(self.table['head'].unique())}")
         return rows.assign(shown=[self.text(example, around=around) for example in rows.index])
 
     def text(self, example: int, *, around: int = 6) -> str:
@@ -110,10 +110,10 @@ class HeadExamples(TableResult):
         """
         row = self.table.iloc[self._checked(example)]
         n = int((self.tokens[row["window"]] >= 0).sum())
-        found = np.zeros((n, n))
-        np.put_along_axis(found, self.keys[example, :n].astype(int), self.weights[example, :n] / 255, axis=1)
-        found[:, 0] = self.first[example, :n] / 255
-        return found
+        pattern = np.zeros((n, n))
+        np.put_along_axis(pattern, self.keys[example, :n].astype(int), self.weights[example, :n] / 255, axis=1)
+        pattern[:, 0] = self.first[example, :n] / 255
+        return pattern
 
     def _checked(self, example: int) -> int:
         if not 0 <= example < len(self.table):
@@ -122,7 +122,7 @@ class HeadExamples(TableResult):
 
 
 _KEPT = 3
-"""Keys that are kept of each query."""
+"""Keys that are stored of each query."""
 _SITES = ("resid_pre", "v", "pattern")
 _WINDOW, _EACH = 128, 2
 """The usual length of a window, and number of examples from each tenth."""
@@ -161,10 +161,6 @@ def head_examples(
     Returns:
         A table with a row for each example, and its tokens and attention. After Ctrl-C, of the windows until then.
 
-    Raises:
-        RuntimeError: if some windows end every worker that tries them.
-        KeyboardInterrupt: if Ctrl-C came before the second window.
-
     Kobayashi et al. 2020 (arXiv 2004.10102), equation 5, for the norm of what is moved.
 
     >>> examples = mh.behaviour.head_examples(model, n_tokens=1280)
@@ -172,8 +168,8 @@ def head_examples(
     ['highest', '90-100%', '80-90%', '70-80%', ..., '10-20%', '0-10%', 'lowest', 'random']
     """
     window = check_window(model, window, _WINDOW)
-    found = check_heads(heads, model.n_layers, model.n_heads)
-    return _examples(model, texts, (window, window), n_tokens, per_quantile, found)
+    named = check_heads(heads, model.n_layers, model.n_heads)
+    return _examples(model, texts, (window, window), n_tokens, per_quantile, named)
 
 
 @analysis
@@ -185,9 +181,9 @@ def profile_and_examples(
     keep_freed_memory()
     totals, every = Totals.none(model, window), check_heads(None, model.n_layers, model.n_heads)
 
-    def add(windows: Windows, found: tuple[Tensor, Tensor]) -> None:
+    def add(windows: Windows, measures: tuple[Tensor, Tensor]) -> None:
         nonlocal totals
-        totals = totals.plus(windows, *found)
+        totals = totals.plus(windows, *measures)
 
     examples = _examples(model, texts, (window, min(window, _WINDOW)), n_tokens, _EACH, every, add)
     about = examples.provenance | {"window": window, "n_tokens": totals.tokens}
@@ -213,12 +209,12 @@ def _examples(
         )
     ids, text, watched = list[list[int]](), list[int](), list[list[np.ndarray]]()
 
-    def see(windows: Windows, found: tuple[Any, list[np.ndarray]]) -> None:
+    def see(windows: Windows, values: tuple[Any, list[np.ndarray]]) -> None:
         if measured is not None:
-            measured(windows, found[0])
+            measured(windows, values[0])
         ids.extend(windows.ids[:, :window].tolist())
         text.extend(windows.text)
-        watched.append(found[1])
+        watched.append(values[1])
 
     watch = partial(_watch, heads=heads, window=window, measures=measured is not None)
     bar = Bar(total=n_tokens, desc="examples", unit="token")
@@ -228,7 +224,7 @@ def _examples(
     provenance = make_provenance(
         model,
         about,
-        texts="of the package" if texts is None else "given",
+        texts="of the package" if texts is None else "own",
         window=window,
         n_tokens=sum(map(len, ids)),
         heads="all" if len(heads) == model.n_layers * model.n_heads else heads,
@@ -246,7 +242,7 @@ def _watch(
     n, pos = ids[:, :window].shape
     of_layer = {head.layer: [(i, it.head) for i, it in enumerate(heads) if it.layer == head.layer] for head in heads}
     activity, query = torch.empty(n, len(heads)), torch.empty(n, len(heads), dtype=torch.long)
-    kept = [torch.empty((n, pos, len(heads), *more), dtype=torch.uint8) for more in ((_KEPT,), (_KEPT,), (), ())]
+    stored = [torch.empty((n, pos, len(heads), *more), dtype=torch.uint8) for more in ((_KEPT,), (_KEPT,), (), ())]
 
     def see(layer: int, resid_pre: Tensor, v: Tensor, pattern: Tensor, **rest: Tensor) -> None:
         if layer not in of_layer:
@@ -263,12 +259,12 @@ def _watch(
         weights, keys = others.topk(_KEPT, dim=-1)
         in_255ths = weights, pattern[..., 0], size / size.amax(-1, keepdim=True).clamp_min(tiny)
         rounded = [(255 * each).round().to(torch.uint8) for each in in_255ths]
-        for store, values in zip(kept, (keys.to(torch.uint8), *rounded), strict=True):
+        for store, values in zip(stored, (keys.to(torch.uint8), *rounded), strict=True):
             store[:, :, at] = values[:, own].transpose(1, 2)
 
     layers = [*of_layer]
-    found = measure(model, ids, also=see) if measures else each_layer(model, ids, layers, _SITES, see)
-    return found, [activity.numpy(), query.numpy(), *(each.flatten(0, 1).numpy() for each in kept)]
+    measured = measure(model, ids, also=see) if measures else each_layer(model, ids, layers, _SITES, see)
+    return measured, [activity.numpy(), query.numpy(), *(each.flatten(0, 1).numpy() for each in stored)]
 
 
 def _drawn(

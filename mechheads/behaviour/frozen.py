@@ -1,13 +1,13 @@
 """Runs whose norms are linear maps, and a head's attention scores as a product of two affine maps of the stream.
 
-The maps are measured, not read from module names: a module is given a few probes and the inputs of a run, and its norm
-is frozen at the statistics of that run. So the same code serves a final norm, a norm after attention, a multiplier, and
-a module that does nothing.
+The maps are measured, not read from module names: a module runs on a few probes and on the inputs of a run, and its
+norm is frozen at the statistics of that run. So the same code serves a final norm, a norm after attention, a
+multiplier, and a module that does nothing.
 
 Before softmax, the score of a query for a key is ``scale * q . k``, plus what depends on the two positions alone
 (ALiBi). q and k come from the stream by a norm, W_Q or W_K, in some models a norm of their own, and a rotation. The
 rotation is measured from the keys that attention uses, and the scale and the part of positions from the patterns of a
-block that is given q and k. Whether the scores are those of the model is then seen in the pattern of the run
+block with q and k put in. Whether the scores are those of the model is then seen in the pattern of the run
 (``FrozenScores.off``); it is not for models that norm q and k after the rotation, or clip them.
 """
 
@@ -126,22 +126,22 @@ class FrozenRun:
         attention: bool = False,
         ends_at: int | None = None,
     ) -> FrozenRun:
-        """Run prompts, up to the layer ``ends_at``, of which only patterns are kept.
-        ``prompt`` and ``pos`` are those of each row that is kept."""
-        kept = cls(model, analysis, prompt, [], {}, {}, {}, {})
+        """Run prompts, up to the layer ``ends_at``, of which only patterns are read.
+        ``prompt`` and ``pos`` are those of each row."""
+        frozen = cls(model, analysis, prompt, [], {}, {}, {}, {})
         layers = range(model.n_layers if ends_at is None else ends_at)
 
         def z(value: Tensor, hook: Any, layer: int) -> None:
-            kept.z[layer] = value[prompt, pos].clone()
+            frozen.z[layer] = value[prompt, pos].clone()
 
         def pattern(value: Tensor, hook: Any, layer: int) -> None:
-            kept.patterns[layer] = value[prompt, :, pos].clone()
+            frozen.patterns[layer] = value[prompt, :, pos].clone()
 
         def v(value: Tensor, hook: Any, layer: int) -> None:
-            kept.v[layer] = value.clone()
+            frozen.v[layer] = value.clone()
 
         def embedding(value: Tensor, hook: Any, name: str) -> None:
-            kept.embedded[name] = value.expand(len(ids), -1, -1)[prompt, pos].clone()
+            frozen.embedded[name] = value.expand(len(ids), -1, -1)[prompt, pos].clone()
 
         embeddings = ("hook_embed", _LEARNED) if _LEARNED in model.backend.hook_points else ()
         hooks: list[Hook] = [(name, partial(embedding, name=name)) for name in embeddings]
@@ -156,19 +156,19 @@ class FrozenRun:
         def run() -> None:
             stream, blocks = model.backend.embed(ids)
             for layer in layers:
-                kept.streams.append(stream[prompt, pos].clone())
+                frozen.streams.append(stream[prompt, pos].clone())
                 stream = blocks(layer, stream)
-            kept.streams.append(stream[prompt, pos].clone())
+            frozen.streams.append(stream[prompt, pos].clone())
             if ends_at is not None:
                 blocks(ends_at, stream)
 
         model.backend.under(hooks, run)
-        if not kept.streams[-1].isfinite().all():
+        if not frozen.streams[-1].isfinite().all():
             raise ValueError(
                 f"model: {model.name!r} gives NaN or infinity without any intervention, so its weights are damaged; "
                 "load it again"
             )
-        return kept
+        return frozen
 
     @property
     def positions(self) -> Float[Tensor, "row d_model"]:
@@ -379,14 +379,14 @@ class ScoringBlock:
 
     def _run(self, rows: int, pos: int, puts: Sequence[Hook], read: str) -> Tensor:
         """What a hook gets, in float64."""
-        kept: list[Tensor] = []
+        values: list[Tensor] = []
 
         def keep(value: Tensor, hook: Any) -> None:
-            kept.append(value.double())
+            values.append(value.double())
             raise Stopped
 
         self._until_stopped(rows, pos, [*puts, (read, keep)])
-        return kept[0]
+        return values[0]
 
     def _until_stopped(self, rows: int, pos: int, hooks: Sequence[Hook], keys: Keys | None = None) -> None:
         layer, blocks = self.head.layer, self._backend.blocks_for(rows, pos)
@@ -401,7 +401,7 @@ def _stop(value: Tensor, hook: Any) -> None:
 
 @dataclass
 class _Kept:
-    """Keeps the keys of a head that attention is given."""
+    """A cache that records the keys of a head as attention uses them."""
 
     head: int
     k: list[Tensor]

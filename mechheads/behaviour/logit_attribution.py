@@ -53,7 +53,7 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head", hea
             the model itself finds most likely.
         by: ``"head"``, or ``"source"`` for the tokens that each head reads: pattern * v of the token takes the place of
             z, which is their sum. The bias of v belongs to the tokens too.
-        heads: the heads whose parts are kept, as in ``mh.sweep``; every head if left out. The others are NaN.
+        heads: the heads to attribute, as in ``mh.sweep``; every head if left out. The others are NaN.
 
     Returns:
         The parts of the heads in logits [layer, head, prompt]; for ``by="source"`` [layer, head, source, prompt], where
@@ -66,7 +66,6 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head", hea
     Raises:
         ValueError: if an argument is not valid, before the model runs; or if the parts do not sum to the logit, because
             the architecture does something else with its heads, blocks or logits.
-        KeyboardInterrupt: if Ctrl-C came before the first prompts were done.
 
     Elhage et al. 2021 (A Mathematical Framework for Transformer Circuits); nostalgebraist 2020 (the logit lens); Wang
     et al. 2023 (arXiv 2211.00593), who found the name movers with it.
@@ -84,14 +83,14 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head", hea
     tokens = CachedRuns(model, prompts).tokens["clean"]
     step = prompts_at_once(model, tokens, by, limits)
     starts = range(0, len(tokens), step)
-    found = []
+    chunks = []
     with until_interrupted() as interrupts, torch.no_grad():
         for start in Bar(starts, desc="attributing logits", disable=len(starts) == 1, leave=False):
-            found.append(attribute(model, tokens.rows(slice(start, start + step)), by, limits))
-    interrupts.stop_unless(found)
-    interrupts.warn(f"{step * len(found)} of {len(tokens)} prompts", "the scores are of these")
-    tokens = tokens.rows(slice(step * len(found)))
-    parts = {name: np.concatenate([each[name] for each in found], axis=-1) for name in found[0]}
+            chunks.append(attribute(model, tokens.rows(slice(start, start + step)), by, limits))
+    interrupts.stop_unless(chunks)
+    interrupts.warn(f"{step * len(chunks)} of {len(tokens)} prompts", "the scores are of these")
+    tokens = tokens.rows(slice(step * len(chunks)))
+    parts = {name: np.concatenate([each[name] for each in chunks], axis=-1) for name in chunks[0]}
     values, attributed = parts.pop("heads"), _attributed(tokens)
     values[~named] = np.nan
     dims = {"mlp": ("layer", "prompt"), "bias": ("layer", "prompt")}
@@ -126,8 +125,8 @@ def labels_of_sources(tokens: Tokens) -> Sequence[Label]:
 def prompts_at_once(model: Model, tokens: Tokens, by: By, limits: Limits) -> int:
     pos = tokens.ids.shape[1]
     of_sources = pos * (model.n_kv_heads * model.d_head + model.n_heads) if by == "source" else 0
-    kept = model.n_layers * (model.n_heads * model.d_head + model.d_model + of_sources) * model.dtype.itemsize
-    return max(1, min(limits.run_tokens // pos, limits.memory // kept))
+    a_prompt = model.n_layers * (model.n_heads * model.d_head + model.d_model + of_sources) * model.dtype.itemsize
+    return max(1, min(limits.run_tokens // pos, limits.memory // a_prompt))
 
 
 def attribute(model: Model, tokens: Tokens, by: By, limits: Limits) -> Mapping[str, np.ndarray]:
@@ -202,7 +201,7 @@ def _of_layers(
     model: Model, run: FrozenRun, direction: Float[Tensor, "prompt d_model"], tokens: Tokens
 ) -> dict[str, Float[Tensor, "*part prompt"]]:
     """The parts of heads, MLPs and biases of every layer; the direction is that before the final norm."""
-    found: dict[str, list[Tensor]] = {"heads": [], "mlp": [], "bias": []}
+    parts: dict[str, list[Tensor]] = {"heads": [], "mlp": [], "bias": []}
     for layer in range(model.n_layers):
         before, after, z = run.streams[layer], run.streams[layer + 1], run.z[layer].double()
         W_O, b_O = model.W_O[layer].double(), model.b_O(layer)
@@ -212,9 +211,9 @@ def _of_layers(
         of_z = torch.einsum("hdm,pm->phd", W_O, here)
         of_heads = (z * of_z).sum(-1)
         bias = direction @ map_.offset
-        found["bias"].append(bias if b_O is None else bias + here @ b_O.double())
-        found["mlp"].append(((after.double() - before.double() - map_(written)) * direction).sum(-1))
+        parts["bias"].append(bias if b_O is None else bias + here @ b_O.double())
+        parts["mlp"].append(((after.double() - before.double() - map_(written)) * direction).sum(-1))
         if run.v:
             of_heads = run.sources(layer, of_z).masked_fill(~tokens.mask[:, None], torch.nan)
-        found["heads"].append(of_heads.movedim(0, -1))
-    return {name: torch.stack(each) for name, each in found.items()}
+        parts["heads"].append(of_heads.movedim(0, -1))
+    return {name: torch.stack(each) for name, each in parts.items()}

@@ -1,4 +1,4 @@
-"""What every head does on some windows, measured layer by layer while the model runs; nothing is kept but means.
+"""What every head does on some windows, measured layer by layer while the model runs; only means are stored.
 
 For a query at position q, the keys are
 
@@ -129,15 +129,15 @@ class _Measures:
         squares = W_O @ W_O.mT
         features = self._keys.features(pattern, norm_of(values_of(model, v), squares).transpose(1, 2))
         self.found[: len(features), layer] = features
-        found = dict(zip(FITS, fits_of(pattern, self._programs), strict=True))
-        found["entropy"] = entropy(pattern)
-        found["norm"] = (norm_of(z, squares) / resid_pre.norm(dim=-1)[..., None])[:, 1:].mean(1)
+        of_heads = dict(zip(FITS, fits_of(pattern, self._programs), strict=True))
+        of_heads["entropy"] = entropy(pattern)
+        of_heads["norm"] = (norm_of(z, squares) / resid_pre.norm(dim=-1)[..., None])[:, 1:].mean(1)
         with only_middle(pattern):
             at_distance, of_distance = self._keys.at_distance(pattern)
             attended = pattern[:, :, _COPYING].max(-1).indices  # argmax takes twice as long
         self.at_distance[layer] = at_distance.sum(0)
-        found |= of_distance | {"copying": self._copying(attended, z, W_O)}
-        for name, values in found.items():
+        of_heads |= of_distance | {"copying": self._copying(attended, z, W_O)}
+        for name, values in of_heads.items():
             self.found[MEASURES.index(name), layer] = values.T.double()
 
     def _copying(
@@ -234,11 +234,11 @@ class Keys:
 
 def entropy(pattern: Float[Tensor, "window head pos pos"]) -> Float[Tensor, "window head"]:
     """The entropy of attention in nats, a mean over all queries."""
-    found = pattern.new_zeros(pattern.shape[:2])
+    total = pattern.new_zeros(pattern.shape[:2])
     for part in without_later_keys(pattern):
         logs = part.clamp_min(torch.finfo(part.dtype).tiny).log_()
-        found -= logs.mul_(part).sum((-1, -2))
-    return found / pattern.shape[2]
+        total -= logs.mul_(part).sum((-1, -2))
+    return total / pattern.shape[2]
 
 
 def delimiters(tokenizer: Any, size: int) -> Bool[Tensor, " token"]:
@@ -249,9 +249,9 @@ def delimiters(tokenizer: Any, size: int) -> Bool[Tensor, " token"]:
 @lru_cache(maxsize=4)
 def _delimiters(tokenizer: Any, size: int) -> Tensor:
     texts = tokenizer.batch_decode([[token] for token in range(min(size, len(tokenizer)))])
-    found = torch.zeros(size, dtype=torch.bool)
-    found[: len(texts)] = torch.tensor([DELIMITER.fullmatch(text) is not None for text in texts])
-    return found
+    delimits = torch.zeros(size, dtype=torch.bool)
+    delimits[: len(texts)] = torch.tensor([DELIMITER.fullmatch(text) is not None for text in texts])
+    return delimits
 
 
 def keys_of(

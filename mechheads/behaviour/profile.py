@@ -104,7 +104,7 @@ class HeadProfile(HeadScores):
         fits = mean_over_prompts(np.stack([measured[name] for name in FITS], axis=2))
         variables |= {"fit": ((*heads, "program"), fits), "program": ("program", list(PROGRAMS))}
         variables |= _above(score, null, cluster)
-        found = HeadScores.from_values(
+        data = HeadScores.from_values(
             score,
             cluster=cluster,
             seed=current().seed,
@@ -115,10 +115,10 @@ class HeadProfile(HeadScores):
             provenance=provenance,
         ).dataset.assign(variables)
         least = np.array([LEAST[name] for name in PROFILED])
-        named = (found["q_value"].values <= FDR) & (found["excess_low"].values >= least)
-        means = dict(zip(PROFILED, np.moveaxis(found["score"].values, -1, 0), strict=True))
+        named = (data["q_value"].values <= FDR) & (data["excess_low"].values >= least)
+        means = dict(zip(PROFILED, np.moveaxis(data["score"].values, -1, 0), strict=True))
         named[..., PROFILED.index("position")] &= means["first"] + means["self"] <= 1 - LEAST_ELSEWHERE
-        return cls(found.assign(named=(dims, named)))
+        return cls(data.assign(named=(dims, named)))
 
     def names(self, head: HeadLike) -> tuple[str, ...]:
         """The names of one head, such as ``("previous-token", "positional")``; empty if it has none.
@@ -128,8 +128,8 @@ class HeadProfile(HeadScores):
         of its interval. A positional head must also give a tenth of its attention to tokens other than the first and
         the query itself.
         """
-        found = check_head(head, self.n_layers, self.n_heads)
-        named = self.dataset["named"].values[found.layer, found.head]
+        at = check_head(head, self.n_layers, self.n_heads)
+        named = self.dataset["named"].values[at.layer, at.head]
         return tuple(NAMES[name] for name, has in zip(PROFILED, named, strict=True) if has)
 
     def named(self, name: str) -> tuple[HeadId, ...]:
@@ -175,7 +175,7 @@ def _above(
     excess, seed, rounding = score - null, current().seed, rounding_of(score, null)
     low, high = clustered_interval(excess, cluster)
     p = sign_flip_p(excess, cluster, seed=seed, rounding=rounding)
-    found = {
+    columns = {
         "null": mean_over_prompts(null),
         "excess": mean_over_prompts(excess),
         "excess_low": low,
@@ -184,7 +184,7 @@ def _above(
         "q_value": q_values(p),
         "p_family": family_p(excess, cluster, seed=seed, rounding=rounding),
     }
-    return {name: (("layer", "head", "behaviour"), values) for name, values in found.items()}
+    return {name: (("layer", "head", "behaviour"), values) for name, values in columns.items()}
 
 
 def _quantiles(at_distance: Float[np.ndarray, "layer head distance"]) -> list[Float[np.ndarray, "layer head"]]:
@@ -220,10 +220,10 @@ class Totals:
         sums, counts, at_distance = (torch.zeros(size, dtype=torch.float64) for size in sizes)
         return cls(sums, counts, at_distance)
 
-    def plus(self, windows: Windows, found: Tensor, at_distance: Tensor) -> Totals:
+    def plus(self, windows: Windows, measures: Tensor, at_distance: Tensor) -> Totals:
         """These totals and a batch of windows. An interrupt changes nothing in the old ones."""
         sums, counts, width = self.sums.clone(), self.counts.clone(), self.width
-        for number, values in enumerate(found.unbind(-1), self.windows):
+        for number, values in enumerate(measures.unbind(-1), self.windows):
             if number == _BLOCKS * width:
                 sums, counts, width = _merged(sums), _merged(counts), 2 * width
             sums[..., number // width] += values.nan_to_num(0)
@@ -262,7 +262,7 @@ def profile_heads(
 ) -> HeadProfile:
     """Measure what every head does on ordinary text.
 
-    The texts are cut into windows, and the model runs once on each. Nothing is kept but means over windows (over at
+    The texts are cut into windows, and the model runs once on each. Only means over windows are stored (over at
     most 256 blocks of windows if there are more), so memory does not grow with the texts. With ``mh.settings(store=)``,
     the file keeps these means: after an interrupt or a kill, the same call continues, with exactly the same result. All
     texts are then read before the first is measured (8 bytes for each token), because they are part of the key.
@@ -274,10 +274,10 @@ def profile_heads(
     - ``delimiter``: earlier punctuation and line ends;
 
     and, as ``position``, the share of the variance of attention that the distance alone explains. Each has a null: the
-    same attention, with the keys of each query permuted. Each is also given with attention weighted by the norm of what
-    it moves, A v W_O (Kobayashi et al. 2020). Besides, for each head: the entropy and the distance of its attention,
-    the norm of its output relative to the residual stream, and ``copying``, how often the head raises the logit of the
-    token it attends to most above that of another token of the window (0.5 by chance).
+    same attention, with the keys of each query permuted. Each is also measured with attention weighted by the norm of
+    what it moves, A v W_O (Kobayashi et al. 2020). Besides, for each head: the entropy and the distance of its
+    attention, the norm of its output relative to the residual stream, and ``copying``, how often the head raises the
+    logit of the token it attends to most above that of another token of the window (0.5 by chance).
 
     Args:
         texts: a file (texts with an empty line between them), or a list of texts or of token ids; by
@@ -292,7 +292,6 @@ def profile_heads(
 
     Raises:
         RuntimeError: if some windows end every worker that tries them; with a store, the same call goes on.
-        KeyboardInterrupt: if Ctrl-C came before the second window.
 
     Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; Olsson et al. 2022, "In-context Learning
     and Induction Heads" (arXiv 2209.11895); Kobayashi et al. 2020 (arXiv 2004.10102).
@@ -319,15 +318,15 @@ def profile_heads(
         totals = progress.state("totals", Totals.none(model, window))
         bar = Bar(total=n_tokens, initial=totals.tokens, desc="profile", unit="token")
 
-        def see(windows: Windows, found: tuple[Tensor, Tensor]) -> None:
+        def see(windows: Windows, measures: tuple[Tensor, Tensor]) -> None:
             nonlocal totals
-            totals = totals.plus(windows, *found)
+            totals = totals.plus(windows, *measures)
             progress.see("totals", totals, totals.batches)
 
         left, done = islice(batches, totals.batches, None), (totals.windows, totals.tokens)
         with progress:
             about = read_windows(model, left, partial(measure, layers=layers), see, bar, done)
-    source = "of the package" if texts is None else "given"
+    source = "of the package" if texts is None else "own"
     provenance = make_provenance(model, about, texts=source, window=window, heads=names)
     values, at_distance = totals.values.numpy(), totals.at_distance.numpy()
     values[:, ~named], at_distance[~named] = np.nan, 0

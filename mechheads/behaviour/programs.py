@@ -42,7 +42,7 @@ Program = Callable[[list[str]], Any]
 ProgramName = Literal["first", "previous", "self", "uniform", "duplicates", "induction"]
 PROGRAMS: tuple[str, ...] = get_args(ProgramName)
 OTHERS = PROGRAMS[:4]  # that every other one is compared with; they need not read the tokens
-_LEAST_LOSS = 0.005  # nats a token that uniform attention must lose, at the lower end, before a share of it is given
+_LEAST_LOSS = 0.005  # nats a token that uniform attention must lose, at the lower end, for a share to be defined
 _SHOWN = 12  # tokens of a window
 
 
@@ -68,7 +68,7 @@ def fits_of(
     pattern: Float[Tensor, "window head pos pos"], programs: Iterable[Float[Tensor, "window pos pos"]]
 ) -> list[Float[Tensor, "window head"]]:
     """J of each program: the sum of the smaller of two weights over that of the larger. Sparse ones are faster."""
-    both, found = pattern.sum((-1, -2)) + pattern.shape[2], []
+    both, fits = pattern.sum((-1, -2)) + pattern.shape[2], []
     for weights in programs:
         if weights.is_sparse:
             window, query, key = weights.indices()
@@ -77,8 +77,8 @@ def fits_of(
         else:
             parts = zip(without_later_keys(pattern), without_later_keys(weights[:, None]), strict=True)
             shared = sum(torch.minimum(one, other).sum((-1, -2)) for one, other in parts)
-        found.append(shared / (both - shared))
-    return found
+        fits.append(shared / (both - shared))
+    return fits
 
 
 @dataclass(frozen=True)
@@ -119,21 +119,21 @@ class AttentionProgram:
         if isinstance(self.program, str):
             return patterns_of(torch.tensor([[tokens.index(text) for text in tokens]]))[self.program][0]
         try:
-            found = torch.as_tensor(np.asarray(self.program(list(tokens)), dtype=np.float32))
+            weights = torch.as_tensor(np.asarray(self.program(list(tokens)), dtype=np.float32))
         except Exception as error:
             raise ValueError(f"program {self.name} fails for {n} tokens: {error}") from error
-        if found.shape != (n, n):
-            wrong = f"shape {list(found.shape)}"
-        elif not (found >= 0).all() or not (found.sum(-1) - 1).abs().max() <= 1e-4:
+        if weights.shape != (n, n):
+            wrong = f"shape {list(weights.shape)}"
+        elif not (weights >= 0).all() or not (weights.sum(-1) - 1).abs().max() <= 1e-4:
             wrong = "a row that does not consist of numbers of at least 0 that sum to 1"
-        elif (later := found.triu(1).nonzero()).numel():
+        elif (later := weights.triu(1).nonzero()).numel():
             wrong = f"weight from token {int(later[0, 0])} to token {int(later[0, 1])}, which comes later"
         if wrong:
             raise ValueError(
                 f"program {self.name} gives {wrong}; for {n} tokens give weights of shape [{n}, {n}], [query, key], "
                 "each row of which sums to 1 over the tokens so far"
             )
-        return found
+        return weights
 
     def __call__(self, value: Float[Tensor, "prompt pos pos"], context: Context) -> Float[Tensor, "prompt pos pos"]:
         new = value.clone()
@@ -212,7 +212,7 @@ def test_program(
     if model.backend.ignores("pattern"):
         raise ValueError(f"attention of model {model.name!r} ignores another pattern, so no program can be put into it")
     window = check_window(model, window, usual=128)
-    source = "of the package" if texts is None else "given"
+    source = "of the package" if texts is None else "own"
     if texts is None:
         texts = [Unpadded(text_ids(text, model.tokenizer)[0][:window]) for text in default_texts()]
     seen, bar = list[tuple[Windows, Tensor]](), Bar(total=n_tokens, desc="programs", unit="token")
@@ -220,7 +220,7 @@ def test_program(
     about = read_windows(model, batches, partial(_measured, sets), lambda *batch: seen.append(batch), bar)
     read = [ids for windows, _ in seen for ids in windows.ids.tolist()]
     cluster = [text for windows, _ in seen for text in windows.text]
-    fit, *others, by_program, by_uniform = torch.cat([found for _, found in seen], dim=-1).numpy()
+    fit, *others, by_program, by_uniform = torch.cat([values for _, values in seen], dim=-1).numpy()
     heads = [" ".join(map(str, rules)) for rules in sets]
     names = [" ".join(rule.name for rule in rules.values()) for rules in sets]
     is_own = np.array(OTHERS)[:, None] == names
@@ -279,11 +279,11 @@ def _measured(
         rows = zip(final, ids[:, 1:], strict=True)
         return torch.stack([cross_entropy(model.backend.unembed(row).float(), of) for row, of in rows]).double().cpu()
 
-    intact, found = loss({}, weights), []
+    intact, measured = loss({}, weights), []
     for heads in sets:
         seen = torch.cat([patterns[head] for head in heads], dim=1)[:, None]
         tried = [torch.cat([weights[head] for head in heads], dim=1)]
         tried += [shipped[name].repeat(1, len(heads), 1) for name in OTHERS]
         losses = [loss(new, heads) - intact for new in (weights, dict.fromkeys(heads, shipped["uniform"]))]
-        found.append(torch.stack([*(fit[:, 0].double().cpu() for fit in fits_of(seen, tried)), *losses]))
-    return torch.stack(found, dim=1)
+        measured.append(torch.stack([*(fit[:, 0].double().cpu() for fit in fits_of(seen, tried)), *losses]))
+    return torch.stack(measured, dim=1)

@@ -26,7 +26,7 @@ from mechheads.runs.head_cache import HeadCache
 def needle_prompts() -> dict[str, Prompts]:
     """A short needle task for ``retrieval_heads``, and two controls: 24 prompts of each kind.
 
-    All have the same sentences around what is asked. ``"retrieved"``: a word that the text says; its position
+    All have the same sentences around the question. ``"retrieved"``: a word that the text says; its position
     ``"place"`` is where the word stands. ``"known"``: a capital that the text does not say. ``"computed"``: a sum.
 
     Gema, Alex & Minervini 2026 (arXiv 2607.01002), whose controls are parametric recall and arithmetic.
@@ -35,8 +35,8 @@ def needle_prompts() -> dict[str, Prompts]:
     >>> prompts.items[0][-27:], prompts.answer[0]
     ('The secret word of James is', ' silver')
     """
-    given = content("needles", "needles")
-    return {kind: Prompts(**given[kind]) for kind in ("retrieved", "known", "computed")}
+    needles = content("needles", "needles")
+    return {kind: Prompts(**needles[kind]) for kind in ("retrieved", "known", "computed")}
 
 
 @analysis
@@ -112,10 +112,10 @@ def _steps(
     """For each step of each answer: the prompt, the tokens that are read, the next one, and where the place is."""
     if place not in prompts.positions:
         raise ValueError(f"prompts has no position {place!r}; give mh.Prompts with positions={{{place!r}: [...]}}")
-    given = prompts.answer if answers is None else answers
-    if given is None or isinstance(given, str) or len(given) != len(prompts):
+    texts = prompts.answer if answers is None else answers
+    if texts is None or isinstance(texts, str) or len(texts) != len(prompts):
         raise ValueError(f"answers needs a text for each of the {len(prompts)} prompts; give it, or prompts an answer")
-    for number, (item, answer, where) in enumerate(zip(prompts.items, given, prompts.positions[place], strict=True)):
+    for number, (item, answer, where) in enumerate(zip(prompts.items, texts, prompts.positions[place], strict=True)):
         ids, text, offsets = encode(item, number, model)
         at = tokens_at(where, place, number, ids, text, offsets)
         is_text = isinstance(answer, str)

@@ -111,9 +111,9 @@ def read_windows(
     ``done`` are those of an earlier call."""
     windows, tokens = done
 
-    def count(batch: Windows, found: T) -> None:
+    def count(batch: Windows, value: T) -> None:
         nonlocal windows, tokens
-        see(batch, found)
+        see(batch, value)
         windows, tokens = windows + len(batch.ids), tokens + batch.ids.numel()
         bar.update(batch.ids.numel())
 
@@ -241,15 +241,15 @@ def _texts(texts: Texts) -> Iterable[str | Sequence[int]]:
 
 def texts_or_ids(texts: Sequence[str | Sequence[int]]) -> list[str | Sequence[int]]:
     """The texts and rows of token ids of a list; a chat is neither."""
-    found = read_prompts(texts, "texts")
-    for number, text in enumerate(found):
+    prompts = read_prompts(texts, "texts")
+    for number, text in enumerate(prompts):
         if is_chat(text):
             raise ValueError(f"texts[{number}] is {shorten(text)}; give a text or a list of token ids")
-    return found
+    return prompts
 
 
 def _own_ids(text: str | Sequence[int], number: int, model: Model) -> list[int]:
-    """The token ids of a text without those that the tokenizer puts before every text, or the ids that were given."""
+    """The token ids of a text without those that the tokenizer puts before every text, or the ids themselves."""
     if isinstance(text, str):
         ids = text_ids(text, model.tokenizer, special=False)[0]
     else:

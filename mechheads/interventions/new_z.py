@@ -137,7 +137,7 @@ def new_z(
     of_all: AllNewZ | None = None,
 ) -> tuple[Float[Tensor, "prompt head pos d_head"], Bool[Tensor, "prompt head pos"]]:
     """The new z of some heads of one layer, and whether it differs from the old one.
-    ``finite`` checks later what is given; ``of_all``: from ``all_new_z``, for an intervention not on z itself."""
+    ``finite`` checks the new values later; ``of_all``: from ``all_new_z``, for an intervention not on z itself."""
     layer, some = heads[0].layer, [head.head for head in heads]
     mask, old = base.tokens.mask[:, None], _of_heads(base.z.layer(layer), some)
     if of_all is None:

@@ -32,7 +32,6 @@ from mechheads.patching.activation import activation_patch
 from mechheads.patching.path import path_patch
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import PromptPairs
-from mechheads.results.dataset import text_array
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
@@ -112,8 +111,8 @@ def relation_evidence(
 
     Returns:
         Scores over (layer, head, relation), with values for each prompt (NaN beyond a relation's last). p and q test
-        against no effect, q over all heads and relations. Further variables: ``gap`` (relation), the logit difference
-        between the runs, and ``pair`` (relation, prompt). After Ctrl-C the effects so far; the rest is NaN.
+        against no effect, q over all heads and relations. A further variable: ``gap`` (relation), the logit difference
+        between the runs. After Ctrl-C the effects so far; the rest is NaN.
 
     Raises:
         ValueError: if an argument does not fit, or no relation can be tested.
@@ -165,31 +164,28 @@ class _Tests:
             return
         self.pairs[name] = pairs
         options: dict[str, Any] = {"direction": "denoising", "normalize": True}
-        for what, found in self.measured.items():
+        for what, scores in self.measured.items():
             with warnings.catch_warnings(), settings(progress=False):
                 warnings.simplefilter("ignore", AnswerWarning)  # the model need not know every pair of a relation
                 if what == "total":
-                    found[name] = activation_patch(job, heads=heads, **options)
+                    scores[name] = activation_patch(job, heads=heads, **options)
                 else:
-                    found[name] = path_patch(job, senders=heads, **options)
+                    scores[name] = path_patch(job, senders=heads, **options)
             bar.update()
-            stop_if(found[name].provenance["interrupted"])
+            stop_if(scores[name].provenance["interrupted"])
 
     def stack(self, what: str, interrupted: bool) -> HeadScores:
         """One of the two effects on all relations that were not left out."""
-        model, found = self.model, self.measured[what]
+        model, scores = self.model, self.measured[what]
         names = [relation.name for relation in self.relations if relation.name not in self.left_out]
         longest = max(map(len, self.pairs.values()))
         values = np.full((model.n_layers, model.n_heads, len(names), longest), np.nan)
-        words = np.full((len(names), longest), "", dtype=object)
         for i, name in enumerate(names):
-            if name in self.pairs:
-                words[i, : len(self.pairs[name])] = _words(self.pairs[name])
-            if name in found:
-                values[:, :, i, : len(self.pairs[name])] = found[name].values
-        about: dict[str, Any] = next((scores.provenance for scores in found.values()), model.provenance())
+            if name in scores:
+                values[:, :, i, : len(self.pairs[name])] = scores[name].values
+        about: dict[str, Any] = next((each.provenance for each in scores.values()), model.provenance())
         of_each = {
-            key: {name: found[name].provenance.get(key) if name in found else None for name in names}
+            key: {name: scores[name].provenance.get(key) if name in scores else None for name in names}
             for key in ("prompts", "n_prompts")
         }
         return HeadScores.from_values(
@@ -207,7 +203,6 @@ class _Tests:
             ),
             variables={
                 "gap": ("relation", [self.gaps.get(name, np.nan) for name in names]),
-                "pair": (("relation", "prompt"), text_array(words)),
             },
         )
 
@@ -227,11 +222,3 @@ def _gap(job: Job, name: str) -> float:
             f"({gap:.2g} logits), so there is nothing that a head could restore"
         )
     return gap
-
-
-def _words(pairs: PromptPairs) -> list[str]:
-    """A description of what each pair of prompts asks for."""
-    columns: Any = (pairs.clean, pairs.positions["source"][0], pairs.answer, pairs.wrong)
-    return [
-        f"{text[start:end]} ->{answer}, not{wrong}" for text, (start, end), answer, wrong in zip(*columns, strict=True)
-    ]

@@ -81,8 +81,8 @@ class HeadLabels(HeadScores):
         >>> labels.of("L23H4")
         ('Knowledge',)
         """
-        found = check_head(head, self.n_layers, self.n_heads)
-        member = self.dataset["member"].values[found.layer, found.head]
+        at = check_head(head, self.n_layers, self.n_heads)
+        member = self.dataset["member"].values[at.layer, at.head]
         return tuple(name for name, has in zip(self.categories, member, strict=True) if has)
 
     def counts(self, *, once: bool = False) -> dict[str, int]:
@@ -143,11 +143,11 @@ class HeadLabels(HeadScores):
             at = one.layer, one.head
             order = np.lexsort((-phi[at], ~evidence[at].astype(bool)))
             for i in order.tolist():
-                found = {name: values[one.layer][one.head][i] for name, values in cells.items()}
+                evidence_of = {name: values[one.layer][one.head][i] for name, values in cells.items()}
                 at = one.layer, one.head, index[category_of[i]]
                 named = {"head": str(one), "relation": relations[i], "category": category_of[i]}
                 about = {"is_best": bool(best[at] == relations[i]), "label": label, "verdict": str(verdicts[at])}
-                rows.append(named | found | about)
+                rows.append(named | evidence_of | about)
         table = pd.DataFrame(rows).rename(columns={"relation_reading": "reading"})
         table.attrs["first"] = _FIRST
         return chosen(table, columns)

@@ -170,13 +170,13 @@ def _read(
     model: Model, tokens: Tokens
 ) -> tuple[Float[Tensor, "prompt layer head d_head"], Float[Tensor, "prompt layer kv d_head"]]:
     """With context, every head's z at the last position; without context, every head's value vector of the source."""
-    found: list[tuple[Tensor, Tensor]] = []
+    parts: list[tuple[Tensor, Tensor]] = []
     for begin in range(0, len(tokens), _PROMPTS_AT_ONCE):
         some = tokens.rows(slice(begin, begin + _PROMPTS_AT_ONCE))
         run = HeadCache.run(model, some, sites=("z", "v"))
         row = torch.arange(len(some), device=model.device)
         at = {"z": some.positions["last"], "v": some.positions["source"]}
         layers = [[run.site(site).layer(i)[row, :, where] for i in range(model.n_layers)] for site, where in at.items()]
-        found.append((torch.stack(layers[0], 1), torch.stack(layers[1], 1)))
-    z, v = (torch.cat(parts) for parts in zip(*found, strict=True))
+        parts.append((torch.stack(layers[0], 1), torch.stack(layers[1], 1)))
+    z, v = (torch.cat(each) for each in zip(*parts, strict=True))
     return z, v

@@ -142,12 +142,12 @@ class _Form:
 
     def shapes(self) -> dict[str, tuple[int, int]]:
         """For the question about each source alone, its number of tokens and the index of the source's last token."""
-        found: dict[str, tuple[int, int]] = {}
+        shapes: dict[str, tuple[int, int]] = {}
         for source, _ in self.pool:
             text, span = self.fill([], source)
-            ids, text, offsets = encode(text, len(found), self.model)
-            found[source] = len(ids), locate(span, "source", len(found), ids, text, offsets)
-        return found
+            ids, text, offsets = encode(text, len(shapes), self.model)
+            shapes[source] = len(ids), locate(span, "source", len(shapes), ids, text, offsets)
+        return shapes
 
     def questions(self, partners: Callable[[Pair], list[Pair]], seed: int) -> Iterator[tuple[Pair, Pair, list[Pair]]]:
         """Pairs to ask for in random order, each source once, each with a partner and with examples for both."""
@@ -168,13 +168,13 @@ class _Form:
         drawn = {free[i][0]: free[i] for i in rng.permutation(len(free))}
         return list(drawn.values())[: self.shots]
 
-    def check_enough(self, found: int, n: int, needs: str) -> None:
+    def check_enough(self, n_made: int, n: int, needs: str) -> None:
         """Raise a ValueError if too few prompts can be made."""
-        if found >= min(n, _LEAST):
+        if n_made >= min(n, _LEAST):
             return
         raise ValueError(
             f"relation {self.relation.name!r} has too few usable pairs for this model: {len(self.pool)} of its "
-            f"{len(self.relation.pairs)} have a target that is one token, and {found} of them can be asked for "
+            f"{len(self.relation.pairs)} have a target that is one token, and {n_made} of them can be asked for "
             f"after {self.shots} examples of other words{needs}; at least {min(n, _LEAST)} are needed. Give it more "
             "pairs, or use fewer shots"
         )

@@ -49,7 +49,7 @@ _LONG_ROW = 2048
 
 
 def usual_k(d_vocab: int, k: int | None, k_copying: int | None) -> tuple[int, int]:
-    """k, and k for copying relations; the paper's values if not given."""
+    """k, and k for copying relations; the paper's values by default."""
     usual = (25, 3) if d_vocab >= _LARGE_VOCABULARY else (10, 1)
     k, k_copying = usual[0] if k is None else k, usual[1] if k_copying is None else k_copying
     return k, k_copying

@@ -64,18 +64,18 @@ class Readings:
 
     def at(self, layer: int) -> dict[Reading, Float[Tensor, "head source d_head"]]:
         """E'[s] W_V for each head of a layer, for each reading of that layer."""
-        model, found = self._model, dict[Reading, Tensor]()
+        model, values = self._model, dict[Reading, Tensor]()
         scale = model.attention_scale(layer).float() if self._norm == "folded" else 1.0
         W_V = model.W_V[layer].float()
         for name in self.names:
             if name == "carried":
                 carried = self._carried[layer]
-                found[name] = carried.repeat_interleave(model.n_heads // len(carried), dim=0)
+                values[name] = carried.repeat_interleave(model.n_heads // len(carried), dim=0)
             elif name == "embedding" or layer == 0:
-                found.setdefault("embedding", self._embedded * scale @ W_V)
+                values.setdefault("embedding", self._embedded * scale @ W_V)
             else:
-                found[name] = self._first_mlp * scale @ W_V
-        return found
+                values[name] = self._first_mlp * scale @ W_V
+        return values
 
 
 class DamagedError(ValueError):
@@ -89,14 +89,14 @@ def carried_values(model: Model, ids: Int[Tensor, " source"]) -> list[Float[Tens
     for opening in openings:
         read = values_after(model, opening, ids)
         total = read if not total else [before + more for before, more in zip(total, read, strict=True)]
-    found = []
+    carried = []
     for layer, values in enumerate(total):
         each = (values / len(openings)).transpose(0, 1)
         bias = model.backend.bias("V", layer)
         if bias is not None:
             each = each - bias.float()[:: model.n_heads // len(each), None]
-        found.append(_finite(each, f"the model's run, in layer {layer},"))
-    return found
+        carried.append(_finite(each, f"the model's run, in layer {layer},"))
+    return carried
 
 
 def neutral_openings(model: Model) -> list[list[int]]:
@@ -104,8 +104,8 @@ def neutral_openings(model: Model) -> list[list[int]]:
     tokenizer = model.tokenizer
     begin = begin_tokens(tokenizer)
     words = [text_ids(text, tokenizer, special=False)[0] for text in OPENINGS]
-    found = [[*begin, *ids] for ids in words if ids and tokenizer.unk_token_id not in ids]
-    openings = [list(ids) for ids in dict.fromkeys(map(tuple, found))] or ([begin] if begin else [])
+    starts = [[*begin, *ids] for ids in words if ids and tokenizer.unk_token_id not in ids]
+    openings = [list(ids) for ids in dict.fromkeys(map(tuple, starts))] or ([begin] if begin else [])
     if not openings:
         raise ValueError(
             f"the tokenizer has no tokens for any of the neutral openings {', '.join(map(repr, OPENINGS))}"

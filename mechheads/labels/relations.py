@@ -20,7 +20,7 @@ from mechheads.messages.arguments import check_arguments, checked, did_you_mean
 from mechheads.messages.notices import Wrapped, warn
 from mechheads.prompts.encoding import piece_ids, single_token
 
-_NOT_GIVEN = "not given"
+_NO_SOURCE = "not given"
 _SHOWN = 160
 """So many characters of a source are shown."""
 
@@ -43,7 +43,7 @@ class WordList(Wrapped):
 
     name: str
     words: Sequence[str]
-    source: str = _NOT_GIVEN
+    source: str = _NO_SOURCE
 
     def __post_init__(self) -> None:
         if not self.name.strip():
@@ -97,7 +97,7 @@ class Relation(Wrapped):
     name: str
     category: str | None = None
     pairs: Sequence[Sequence[str]] | Mapping[str, str] = ()
-    source: str = _NOT_GIVEN
+    source: str = _NO_SOURCE
     copying: bool = False
     few_shot: Sequence[str] = ()
     rivals: Sequence[Rival | str | Path] = ()
@@ -109,8 +109,8 @@ class Relation(Wrapped):
         if isinstance(self.pairs, Mapping):
             object.__setattr__(self, "pairs", tuple(self.pairs.items()))
         if not isinstance(self.category, str | None):
-            given = type(self.category).__name__
-            raise ValueError(f"category of relation {self.name!r} is a {given}; give a name, and pairs as pairs=...")
+            kind = type(self.category).__name__
+            raise ValueError(f"category of relation {self.name!r} is a {kind}; give a name, and pairs as pairs=...")
         check_arguments(type(self), vars(self))
         if self.category is not None and re.fullmatch(r"\s*|Unclassified|\d+ categories", self.category):
             raise ValueError(
@@ -185,11 +185,11 @@ class Relation(Wrapped):
         """
         table = Table.of(file)
         call = f"Relation.from_file({table.name!r}, source=..., target=...)"
-        found, told = table.texts_of(call, source=source, target=target)
-        every = list(zip(*found.values(), strict=True))
+        columns, rows = table.texts_of(call, source=source, target=target)
+        every = list(zip(*columns.values(), strict=True))
         pairs = list(dict.fromkeys(every))
         repeated = f"; {len(every) - len(pairs)} repeat another and are left out" * (len(every) > len(pairs))
-        return cls(Path(file).stem if name is None else name, category, pairs, source=f"{told}{repeated}")
+        return cls(Path(file).stem if name is None else name, category, pairs, source=f"{rows}{repeated}")
 
     @property
     def fingerprint(self) -> str:
@@ -223,8 +223,8 @@ class Relation(Wrapped):
         first, rest = " -> ".join(next(iter(self.pairs))), ", ..." if len(self.pairs) > 1 else ""
         category = "" if self.category is None else f" ({self.category})"
         n = len(self.pairs)
-        told = "" if self.source == _NOT_GIVEN else f"; {shorten(self.source, _SHOWN, placeholder='...')}"
-        return f"<Relation {self.name!r}{category}: {n} pair{'s' * (n != 1)}, {first}{rest}{told}>"
+        origin = "" if self.source == _NO_SOURCE else f"; {shorten(self.source, _SHOWN, placeholder='...')}"
+        return f"<Relation {self.name!r}{category}: {n} pair{'s' * (n != 1)}, {first}{rest}{origin}>"
 
 
 RelationLike = Relation | str | Path
@@ -269,23 +269,23 @@ def load_relations(relations: Relations | None = None) -> tuple[Relation, ...]:
     return loaded
 
 
-def _relations_of(given: Any) -> list[Relation]:
-    """Every relation in what a user gave; the message says how pairs are given."""
-    if isinstance(given, Relation):
-        return [given]
-    if isinstance(given, (str, Path)):
-        return [Relation.load(given)]
-    if isinstance(given, Mapping):
-        for name, pairs in given.items():
+def _relations_of(relations: Any) -> list[Relation]:
+    """Every relation that is named, in a file or of a user's own pairs."""
+    if isinstance(relations, Relation):
+        return [relations]
+    if isinstance(relations, (str, Path)):
+        return [Relation.load(relations)]
+    if isinstance(relations, Mapping):
+        for name, pairs in relations.items():
             if not isinstance(pairs, (Mapping, list, tuple)):
                 raise ValueError(f"relations maps {name!r} to {described(pairs)}; {_BY_NAME}")
-        return [Relation(name, pairs=pairs) for name, pairs in given.items()]
-    if not isinstance(given, (list, tuple)):
-        raise ValueError(f"relations is {described(given)}; give names, files or mh.Relation objects; {_BY_NAME}")
-    for index, one in enumerate(given):
+        return [Relation(name, pairs=pairs) for name, pairs in relations.items()]
+    if not isinstance(relations, (list, tuple)):
+        raise ValueError(f"relations is {described(relations)}; give names, files or mh.Relation objects; {_BY_NAME}")
+    for index, one in enumerate(relations):
         if not isinstance(one, (Relation, str, Path)):
             raise ValueError(f"relations[{index}] is {described(one)}; give a name, a file or mh.Relation; {_BY_NAME}")
-    return [relation for one in given for relation in _relations_of(one)]
+    return [relation for one in relations for relation in _relations_of(one)]
 
 
 def _fields(name_or_path: str | Path) -> dict[str, Any]:
@@ -367,12 +367,12 @@ class UsablePairs:
     scored: bool = True  # whether there are enough pairs
 
     def ledger(self) -> dict[str, Any]:
-        """What was kept, what was lost and why, for a result's provenance."""
+        """How many pairs are scored, and which are lost and why, for a result's provenance."""
         counts = {"given": len(self.relation.pairs), "kept": len(self.pairs), "scored": self.scored, "lost": self.lost}
         return counts | ({"explained": self.explained} if self.explained else {})
 
     def by_rivals(self) -> str:
-        """Which rivals explain how many pairs, to be appended to the number of pairs kept."""
+        """Which rivals explain how many pairs, to be appended to the number of usable pairs."""
         return "".join(f"; {name} explains {n}" for name, n in self.explained.items() if n)
 
 
@@ -395,7 +395,7 @@ def usable_pairs(
     def token(word: str) -> int | None:
         return single_token(space + word, tokenizer)
 
-    found = []
+    every = []
     for relation in relations:
         usable = UsablePairs(relation, explained=dict.fromkeys(relation.explained, 0))
         explained = {name: set(pairs) for name, pairs in relation.explained.items()}
@@ -414,9 +414,9 @@ def usable_pairs(
             usable.lost.setdefault(reason, []).append(f"{source} -> {target}")
         if named and not any_source and not usable.pairs:
             raise _no_pair(usable, space, tokenizer)
-        found.append(usable)
-    _leave_short_out(found, min_pairs, named)
-    return found
+        every.append(usable)
+    _leave_short_out(every, min_pairs, named)
+    return every
 
 
 def in_vocabulary(relations: Sequence[Relation], tokenizer: Any) -> list[Relation]:

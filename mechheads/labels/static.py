@@ -236,9 +236,9 @@ class RelationScorer:
         scored = self._heads[layer]
         if layer in self._ready or not scored:
             return
-        found = {name: array[layer] for name, array in self._found.items()}
+        of_layer = {name: array[layer] for name, array in self._found.items()}
         readings, paths = self._paths(layer)
-        found["p"][scored] = 1.0
+        of_layer["p"][scored] = 1.0
         at = {name: readings.index(name if name in readings else "embedding") for name in self._names}
         for heads in [[head] for head in scored] if self._apart else [scored]:
             of_heads = {head: paths[head] for head in heads}
@@ -247,14 +247,14 @@ class RelationScorer:
             for head, own in zip(heads, np.split(hits, len(heads), axis=1), strict=True):
                 for name, i in at.items():
                     contrast = self._ranks.contrast(of_heads[head][i], self._pairs_of)
-                    found["contrast"][READINGS.index(name), head] = contrast.cpu().numpy()
+                    of_layer["contrast"][READINGS.index(name), head] = contrast.cpu().numpy()
                     shares = [own[0, i, pairs].mean() for pairs in self._pairs_of]
-                    found["each"][READINGS.index(name), head] = shares
-                tested += self._keep_best(found, head, own, readings)
-            self._test(found, of_heads, tested)
+                    of_layer["each"][READINGS.index(name), head] = shares
+                tested += self._keep_best(of_layer, head, own, readings)
+            self._test(of_layer, of_heads, tested)
         self._ready.add(layer)
         if self._ledger is not None:
-            self._ledger.commit({str(layer): np.concatenate([array.ravel() for array in found.values()])})
+            self._ledger.commit({str(layer): np.concatenate([array.ravel() for array in of_layer.values()])})
 
     def _paths(self, layer: int) -> tuple[list[Reading], list[list[HeadPath]]]:
         """The readings of a layer, and for each head its values for each reading with its W_O."""
@@ -267,7 +267,7 @@ class RelationScorer:
 
     def _keep_best(
         self,
-        found: Mapping[str, np.ndarray],
+        of_layer: Mapping[str, np.ndarray],
         head: int,
         hits: Bool[np.ndarray, "side reading pair"],
         readings: Sequence[Reading],
@@ -278,15 +278,15 @@ class RelationScorer:
             own = hits[..., pairs]
             best = own.mean(-1).argmax(1)
             most = np.take_along_axis(own, best[:, None, None], axis=1)[:, 0]
-            found["hits"][:, head, relation, : own.shape[-1]] = most
-            found["reading"][head, relation] = places[best[0]] if most[0].any() else np.nan
+            of_layer["hits"][:, head, relation, : own.shape[-1]] = most
+            of_layer["reading"][head, relation] = places[best[0]] if most[0].any() else np.nan
             if most[0].sum() >= 2 and most[0].mean() >= self._options["min_effect"]:
                 tested.append((head, relation))
         return tested
 
     def _test(
         self,
-        found: Mapping[str, np.ndarray],
+        of_layer: Mapping[str, np.ndarray],
         paths: Mapping[int, Sequence[HeadPath]],
         tested: Sequence[tuple[int, int]],
     ) -> None:
@@ -296,10 +296,10 @@ class RelationScorer:
         )
         for at in tested:
             of_pairs = np.stack([table.cpu().numpy() for table in islice(tables, len(paths[at[0]]))])
-            found["p"][at], found["null"][at] = matching_null(of_pairs, self._drawn)
+            of_layer["p"][at], of_layer["null"][at] = matching_null(of_pairs, self._drawn)
 
     def _settings(self) -> dict[str, Any]:
-        """How relations were scored, and what was kept of them, for a result's provenance."""
+        """How relations were scored, and which of their pairs, for a result's provenance."""
         limit_of = {usable.relation.name: limit for usable, limit in zip(self._scored, self._limits, strict=True)}
         pairs = [(usable.relation, limit_of[usable.relation.name], len(usable.pairs)) for usable in self._scored]
         return self._options | {
@@ -313,18 +313,18 @@ class RelationScorer:
 
     def _variables(self) -> dict[str, Any]:
         """The further variables of the scores: for each name its dimensions and values."""
-        found, scored, longest = self._found, self._scored, self._found["hits"].shape[-1]
+        arrays, scored, longest = self._found, self._scored, self._found["hits"].shape[-1]
         used = [(i, name) for i, name in enumerate(READINGS) if name in self._names]
         words = [
             " -> ".join(usable.pairs[i]) if i < len(usable.pairs) else "" for usable in scored for i in range(longest)
         ]
         of_heads = {
-            "null_phi": found["null"],
-            "reading": _names(found["reading"]),
-            **{f"phi_{name}": found["each"][:, i] for i, name in used},
-            "contrast": _best_contrast(np.moveaxis(found["contrast"], 1, 0)),
-            **{f"contrast_{name}": found["contrast"][:, i] for i, name in used},
-            "suppression": mean_over_prompts(found["hits"][:, 1]),
+            "null_phi": arrays["null"],
+            "reading": _names(arrays["reading"]),
+            **{f"phi_{name}": arrays["each"][:, i] for i, name in used},
+            "contrast": _best_contrast(np.moveaxis(arrays["contrast"], 1, 0)),
+            **{f"contrast_{name}": arrays["contrast"][:, i] for i, name in used},
+            "suppression": mean_over_prompts(arrays["hits"][:, 1]),
         }
         return {name: (_DIMS, values) for name, values in of_heads.items()} | {
             "n_pairs": ("relation", np.array([len(usable.pairs) for usable in scored])),
@@ -357,11 +357,11 @@ def _check_finite(model: Model) -> None:
 def matchings(n: int, draws: int, seed: int) -> Int[np.ndarray, "draw pair"]:
     """All matchings of ``n`` sources and targets if there are few, otherwise random ones."""
     if n <= EXACT_UP_TO:
-        found = np.array(list(permutations(range(n))))
+        matched = np.array(list(permutations(range(n))))
     else:
         of_pairs = np.tile(np.arange(n, dtype=np.min_scalar_type(n)), (draws, 1))
-        found = np.random.default_rng(seed).permuted(of_pairs, axis=1)
-    return np.asfortranarray(found)
+        matched = np.random.default_rng(seed).permuted(of_pairs, axis=1)
+    return np.asfortranarray(matched)
 
 
 def matching_null(

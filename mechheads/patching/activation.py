@@ -21,7 +21,7 @@ Direction = Literal["denoising", "noising"]
 
 
 def check_pairs(pairs: object, analysis: str) -> None:
-    """Check that an analysis is given pairs."""
+    """Check that an analysis gets pairs."""
     if not isinstance(pairs, PromptPairs):
         raise ValueError(f"pairs is a {type(pairs).__name__}; {analysis} needs mh.PromptPairs")
 

@@ -89,12 +89,12 @@ def attribution_patch(
     base = base_of(direction)
     measured = as_metric_of_logits(metric, "mh.patching.attribution_patch", "mh.activation_patch")
     spec = Spec(inputs.prompts, Patch(site), measured, heads, positions, base, limits=current().limits)
-    (found,) = estimates(inputs.model, [spec], runs=inputs.runs, steps=steps)
-    warn_of_answers(found.job)
-    values, extra = by_place(found.job.places, found.values)
+    (estimate,) = estimates(inputs.model, [spec], runs=inputs.runs, steps=steps)
+    warn_of_answers(estimate.job)
+    values, extra = by_place(estimate.job.places, estimate.values)
     name = f"attribution patching of {site}, {direction}" + (f", {steps} steps" if steps else "")
     more = {"intervention": repr(spec.intervention), "base": base, "steps": steps}
-    return report(found.job, values, About(name, "attribution", extra=extra, more=more, exact=False))
+    return report(estimate.job, values, About(name, "attribution", extra=extra, more=more, exact=False))
 
 
 @dataclass(frozen=True, eq=False)

@@ -181,7 +181,7 @@ def patch_sets(
 
 
 _COUNTS = (1, 2, 4, 8, 16, 32, 64)
-"""How many heads are kept at each point of ``faithfulness_curve``."""
+"""How many heads the circuit has at each point of ``faithfulness_curve``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,15 +267,15 @@ def faithfulness_curve(
     inputs = resolve(model, pairs, "pairs")
     runs = CircuitRuns(model, Spec(inputs.prompts, Patch(), metric, limits=DEFAULT_LIMITS), inputs.runs)
     values = runs.values([frozenset(order[:k]) for k in counts])
-    found = [runs.faithfulness(order[:k], of) for k, of in zip(counts, values, strict=True)]
+    points = [runs.faithfulness(order[:k], of) for k, of in zip(counts, values, strict=True)]
     table = pd.DataFrame(
         [
             {"which": "heads", "k": k, "score": each.score, "ci_low": each.ci_low, "ci_high": each.ci_high}
-            for k, each in zip(counts, found, strict=True)
+            for k, each in zip(counts, points, strict=True)
         ]
     )
     about = make_provenance(runs.runs, sizes=counts)
-    return Curves("faithfulness_curve", found[0].metric, table, {"heads": order[: counts[-1]]}, values, {}, about)
+    return Curves("faithfulness_curve", points[0].metric, table, {"heads": order[: counts[-1]]}, values, {}, about)
 
 
 class CircuitRuns:

@@ -50,14 +50,14 @@ class Path:
 
 def _embeddings(run: HeadCache) -> Float[Tensor, "prompt pos d_model"]:
     """The residual stream before the first block."""
-    model, kept = run.need_model(), list[Tensor]()
+    model, streams = run.need_model(), list[Tensor]()
 
     def keep(value: Tensor, hook: Any) -> None:
-        kept.append(value.detach().clone())
+        streams.append(value.detach().clone())
         raise Stopped
 
     until_stopped(0, partial(model.backend.run, run.tokens.ids, [(model.hook_name("resid_pre", 0), keep)]))
-    return kept[0]
+    return streams[0]
 
 
 _INSTEAD = "use mh.logit_diff, mh.log_prob or another metric that has one"
@@ -105,7 +105,7 @@ class Watched:
             for layer in range(self.model.n_layers):
                 streams.append(blocks(layer, streams[-1]))
         seen: dict[Key, Tensor] = {}
-        found: dict[Key, Tensor] = {}
+        gradients: dict[Key, Tensor] = {}
 
         def watch(value: Tensor, hook: Any, key: Key) -> Tensor:
             seen[key] = value
@@ -121,10 +121,10 @@ class Watched:
                     end = blocks(layer, stream)
                 here = [key for key in keys if key[1] == layer]
                 slope, *each = torch.autograd.grad(end, [stream, *(seen.pop(key) for key in here)], slope)
-                found.update(zip(here, each, strict=True))
+                gradients.update(zip(here, each, strict=True))
 
         backend.under([(self.model.hook_name(*key), partial(watch, key=key)) for key in keys], back)
-        return [found[key] for key in keys]
+        return [gradients[key] for key in keys]
 
     def along(self, path: Path, rows: slice) -> Sequence[Float[Tensor, "prompt pos ..."]]:
         """The mean gradient over the points of a path; ``rows`` are the prompts of this batch."""
@@ -196,7 +196,7 @@ def gradients_of(
     A prompt's metric depends on its own activations only, so the gradient of the sum over prompts is that of each."""
     model, tokens = base.need_model(), base.tokens
     at, mask = read_positions(metric, tokens)
-    found, flat = Gradients(layers, LayerStore(len(layers), len(tokens), size.on_disk)), True
+    gradients, flat = Gradients(layers, LayerStore(len(layers), len(tokens), size.on_disk)), True
     starts = range(0, len(tokens), size.rows)
     with Bar(total=len(starts), desc="gradients", disable=len(starts) == 1, leave=False) as bar:
         for start in starts:
@@ -206,11 +206,11 @@ def gradients_of(
                 if not gradient.isfinite().all():
                     raise ValueError(f"metric {name_of(metric)} has a gradient that is not finite at the unchanged run")
                 flat = flat and not gradient.any()
-                found.z.add(i, gradient.transpose(1, 2))
+                gradients.z.add(i, gradient.transpose(1, 2))
             bar.update()
     if flat:
         raise ValueError(f"metric {name_of(metric)} has a gradient of 0 at the unchanged run; {_INSTEAD}")
-    return found
+    return gradients
 
 
 @dataclass(frozen=True)
@@ -228,23 +228,23 @@ class Size:
         """For the gradient of so many layers; warns if even the smallest parts need more than the budget."""
         model, limit = job.model, job.spec.limits.memory
         runs = [run for run in (job.base, job.source) if run is not None]
-        kept = sum(sum(HeadCache.estimate(model, run.tokens, sites=tuple(run.stores)).values()) for run in runs)
+        cached = sum(sum(HeadCache.estimate(model, run.tokens, sites=tuple(run.stores)).values()) for run in runs)
         z = HeadCache.estimate(model, job.tokens, sites=("z",))["z"]
-        kept += z * layers // model.n_layers
-        room = max(limit // 4, 0 if job.plan.on_disk else limit - kept)
+        cached += z * layers // model.n_layers
+        room = max(limit // 4, 0 if job.plan.on_disk else limit - cached)
         if (free := model.backend.devices.free) is not None:
             room = min(room, free // 2)
-        on_disk = job.base.stores["z"].on_disk or kept > limit
+        on_disk = job.base.stores["z"].on_disk or cached > limit
         prompts, pos = job.tokens.ids.shape
-        found = cls.that_fits(model, (prompts, pos, job.at.shape[1]), room, job.spec.limits)
-        found = replace(found, on_disk=on_disk, bytes=found.bytes + (kept // model.n_layers if on_disk else kept))
-        if found.bytes > limit:
+        size = cls.that_fits(model, (prompts, pos, job.at.shape[1]), room, job.spec.limits)
+        size = replace(size, on_disk=on_disk, bytes=size.bytes + (cached // model.n_layers if on_disk else cached))
+        if size.bytes > limit:
             warn(
-                f"budget is {show_bytes(limit)}, but these gradients need about {show_bytes(found.bytes)} besides the "
+                f"budget is {show_bytes(limit)}, but these gradients need about {show_bytes(size.bytes)} besides the "
                 "model, even in the smallest parts. They are computed anyway; give fewer or shorter prompts to use "
                 "less memory"
             )
-        return found
+        return size
 
     @classmethod
     def that_fits(cls, model: ModelCore, shape: tuple[int, int, int], room: int, limits: Limits) -> Size:

@@ -14,7 +14,7 @@ import mechheads as mh
 import mechheads.behaviour.profile
 import mechheads.behaviour.windows
 from mechheads.behaviour import profile_heads
-from mechheads.behaviour.measure import BEHAVIOURS, MEASURES, Keys, delimiters, keys_of, measure
+from mechheads.behaviour.measure import MEASURES, delimiters, measure
 from mechheads.behaviour.profile import PROFILED, Totals
 from mechheads.behaviour.programs import PROGRAMS
 from mechheads.behaviour.windows import Windows, default_texts, windows_of
@@ -110,28 +110,6 @@ def test_every_measure_is_that_of_a_slow_loop(small: mh.Model) -> None:
         np.testing.assert_allclose(at_distance[layer, head, 1:], by_distance[1:], atol=1e-5)
 
 
-def test_the_null_is_the_mean_over_permutations_of_the_keys() -> None:
-    generator = np.random.default_rng(0)
-    tokens = [3, 1, 3, 2, 1, 3, 1, 1]
-    keys = keys_of(torch.tensor([tokens]), torch.zeros(4, dtype=torch.bool))
-    pattern = torch.rand(8, 8, generator=torch.Generator().manual_seed(0)).tril()
-
-    def features(pattern: torch.Tensor) -> list[torch.Tensor]:
-        return list(Keys(keys).features(pattern[None, None], torch.ones(1, 1, 8))[:, 0, 0].split(len(BEHAVIOURS)))
-
-    own, null = features(pattern)[:2]
-    drawn = []
-    for _ in range(4000):
-        mixed = pattern.clone()
-        for q in range(2, 8):
-            mixed[q, 1:q] = mixed[q, 1 + generator.permutation(q - 1)]
-        drawn.append(features(mixed)[0])
-    mean, error = torch.stack(drawn).mean(0), torch.stack(drawn).std(0) / 4000**0.5
-    for name in ("previous", "duplicate", "induction"):
-        at = BEHAVIOURS.index(name)
-        assert abs(mean[at] - null[at]) < 5 * error[at] and abs(own[at] - null[at]) > 10 * error[at]
-
-
 def test_blocks_hold_the_means_of_their_windows_in_bounded_memory(llama: mh.Model) -> None:
     totals, given = Totals.none(llama, 16), np.random.default_rng(0).normal(size=(len(MEASURES), 3, 4, 1000))
     given[2, :, :, ::3] = np.nan
@@ -186,25 +164,6 @@ def test_workers_give_the_same_bits_in_whatever_order_they_answer(
     again = mh.settings(workers=workers, store=file)(profile_heads)(llama, texts, **options)
     assert again.dataset.identical(whole.dataset)
     assert len(workers.computed) - before == before - 2  # two batches were in the file
-
-
-def test_windows_that_end_every_worker_are_an_error_and_what_was_before_is_kept(
-    llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = [ids_for(llama, 1, 16, seed)[0].tolist() for seed in range(4)]
-    store = tmp_path / "profile.ledger"
-    monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 16)
-
-    def trouble(replica: int, windows: Any) -> bool:
-        return windows.ids.tolist() == [texts[2]]
-
-    begin = str(texts[2][:8])[1:-1]
-    named = rf"a batch of 1 windows, which begins with the tokens \[{begin}\],"
-    with pytest.warns(UserWarning, match=f"{named} ended a worker 3 times"), pytest.raises(RuntimeError, match=named):
-        mh.settings(workers=MadeWorkers(2, trouble), store=store)(profile_heads)(llama, texts, window=16)
-    monkeypatch.setattr(mechheads.behaviour.profile, "measure", stopped_at(1, measure))
-    with pytest.warns(UserWarning, match="interrupted after 32 tokens"):
-        mh.settings(store=store)(profile_heads)(llama, texts, window=16)
 
 
 @pytest.mark.usefixtures("terminal")

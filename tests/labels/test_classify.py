@@ -319,16 +319,6 @@ def test_the_map_can_have_dots_as_in_print() -> None:
         labels.plot(marks="stars")
 
 
-def test_the_map_wears_the_papers_colours() -> None:
-    figure = maps(scored()).plot()
-    assert legend(figure)["Knowledge"] == "#ff7f0e"
-    assert legend(figure)["Translation"] == "#d62728"
-    cells = [trace for trace in figure.data if trace.type == "heatmap"]
-    assert all(trace.colorscale[0][1] == legend(figure)[trace.name] for trace in cells)
-    assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("Layer", "Head")
-    assert figure.layout.title.text == "toy"
-
-
 def test_the_map_tells_each_heads_story_on_hover() -> None:
     text = hovers(maps(scored()))
     assert text["L1H0"] == (
@@ -357,11 +347,6 @@ def test_several_models_share_one_legend() -> None:
     assert figure.layout.legend.y > 1 and figure.layout.legend.orientation == "h"
     assert list(figure.layout.xaxis2.range) == [-0.5, 0.5]
     assert list(figure.layout.yaxis.range) == [-0.5, 2.5]
-
-
-def test_a_class_that_only_a_later_panel_has_is_in_the_legend() -> None:
-    figure = category_map({"quiet": maps(scored(), tau=0.6), "loud": maps(scored())})
-    assert "3 categories" in legend(figure)
 
 
 def test_names_in_the_map_are_escaped() -> None:

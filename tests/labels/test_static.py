@@ -153,23 +153,13 @@ def test_equals_the_plain_loop(k: int, source: Any) -> None:
         np.testing.assert_allclose(scores.dataset["suppression"].values[..., i], suppressed.mean(-1), rtol=1e-12)
 
 
-def test_only_the_heads_asked_for_are_scored() -> None:
-    model, several = random_model(), relations()
-    options: dict[str, Any] = {"k": 60, "min_pairs": 1}
-    whole, some = (relation_scores(model, several, heads=heads, **options) for heads in (None, ["L1H1", "L0H0"]))
-    assert some.missing == () and some.provenance["heads"] == ["L0H0", "L1H1"]
-    for name in ("values", "score", "p_value", "suppression", "contrast", "null_phi", "reading"):
-        mine, wanted = some.dataset[name].values, whole.dataset[name].values
-        for at in ((0, 0), (1, 1)):
-            np.testing.assert_array_equal(mine[at], wanted[at])
-    assert np.isnan(some.scores.values[[0, 1], [1, 0]]).all()
-    asked = ~np.isnan(whole.dataset["p_value"].values[[0, 1], [0, 1]])
-    p = whole.dataset["p_value"].values[[0, 1], [0, 1]][asked]
-    np.testing.assert_array_equal(some.dataset["q_value"].values[[0, 1], [0, 1]][asked], q_values(p))
-    labels = label_heads(model, several, heads=some.heads(1))
-    assert labels.table()["head"].unique().tolist() == [str(some.heads(1)[0])]
-    assert sum(labels.counts(once=True).values()) == 1
-    assert set(label_heads(some).table()["head"]) == {"L0H0", "L1H1"}
+def test_q_of_some_heads_is_over_these_and_the_others_have_no_label() -> None:
+    model, heads = random_model(), ["L0H0", "L1H1"]
+    some = relation_scores(model, relations(), k=60, min_pairs=1, heads=heads).dataset
+    at = ([0, 1], [0, 1])
+    np.testing.assert_array_equal(some["q_value"].values[at], q_values(some["p_value"].values[at]))
+    with pytest.warns(UserWarning, match="too few pairs"):
+        assert set(label_heads(model, relations(), heads=heads).table()["head"]) == set(heads)
 
 
 def test_half_precision_weights_are_scored_in_float32() -> None:
@@ -229,15 +219,7 @@ def test_pairs_that_cannot_be_scored_are_told() -> None:
         relation_scores(model, relations())
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        *({name: 0} for name in ("k", "k_copying", "min_pairs", "draws")),
-        {"min_effect": 2},
-        {"norm": "soft"},
-        {"source": "mlp"},
-    ],
-)
+@pytest.mark.parametrize("bad", [{"k": 0}, {"min_effect": 2}, {"norm": "soft"}, {"source": "mlp"}])
 def test_numbers_and_choices_that_there_are_not_are_refused(bad: dict[str, Any]) -> None:
     ((name, given),) = bad.items()
     with pytest.raises(ValueError, match=f"{name} is {given!r}; (it must be|choose)"):
