@@ -241,13 +241,9 @@ def entropy(pattern: Float[Tensor, "window head pos pos"]) -> Float[Tensor, "win
     return total / pattern.shape[2]
 
 
+@lru_cache(maxsize=4)
 def delimiters(tokenizer: Any, size: int) -> Bool[Tensor, " token"]:
     """Which tokens consist of punctuation, spaces and line ends."""
-    return _delimiters(tokenizer, size)
-
-
-@lru_cache(maxsize=4)
-def _delimiters(tokenizer: Any, size: int) -> Tensor:
     texts = tokenizer.batch_decode([[token] for token in range(min(size, len(tokenizer)))])
     delimits = torch.zeros(size, dtype=torch.bool)
     delimits[: len(texts)] = torch.tensor([DELIMITER.fullmatch(text) is not None for text in texts])

@@ -126,7 +126,13 @@ class Relation(Wrapped):
         if not listed or not all(isinstance(template, str) for template in templates):
             raise ValueError(f"few_shot of relation {self.name!r} must be a list of templates, not {templates!r}")
         for template in templates:
-            _check_template(template, self.name)
+            what = f"few_shot of relation {self.name!r} has {template!r}"
+            if template.count("{source}") != 1:
+                raise ValueError(f"{what}; a template must contain {{source}} exactly once")
+            if not template.partition("{source}")[2].count(" {target}") == template.count("{target}") == 1:
+                raise ValueError(
+                    f'{what}; it must contain " {{target}}", with a space before it, once after {{source}}'
+                )
         object.__setattr__(self, "few_shot", tuple(templates))
         for rival in entries(self.rivals, "rivals", "relations"):
             _check_rival(rival, self.name)
@@ -341,14 +347,6 @@ def _load_rival(rival: Rival | str | Path) -> Rival:
     if isinstance(rival, (Relation, WordList)):
         return rival
     return WordList(**content("words", str(rival))) if str(rival) in names("words") else Relation.load(rival)
-
-
-def _check_template(template: str, name: str) -> None:
-    what = f"few_shot of relation {name!r} has {template!r}"
-    if template.count("{source}") != 1:
-        raise ValueError(f"{what}; a template must contain {{source}} exactly once")
-    if not template.partition("{source}")[2].count(" {target}") == template.count("{target}") == 1:
-        raise ValueError(f'{what}; it must contain " {{target}}", with a space before it, once and after {{source}}')
 
 
 LEAST_PAIRS = 30

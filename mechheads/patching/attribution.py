@@ -17,13 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Job, Positions, Spec, by_place, make_ready, resolve, where_reached
 from mechheads.engine.report import About, report, warn_of_answers
 from mechheads.engine.work import new_z_of_all, passes
-from mechheads.heads import HeadId, HeadLike
+from mechheads.heads import HeadLike
 from mechheads.interventions.basic import Patch, Site, site_of
 from mechheads.interventions.new_z import Finite, apply
 from mechheads.limits import current
@@ -124,13 +123,19 @@ def _along(job: Job, gradients: Gradients) -> Float[np.ndarray, "layer head plac
     """(new z - old z) . gradient for the job's intervention, NaN for other heads."""
     model, base, site = job.model, job.base, site_of(job.intervention)
     values = np.full((model.n_layers, model.n_heads, len(job.places), len(job.tokens)), np.nan)
+    finite = Finite(job.intervention)
     of_keys = site in KEY_SITES  # a new key or value at one place changes z at every later token
     for places in passes(job.places, job.site):
         of_all = new_z_of_all(job, places[0])
         for layer in gradients.layers:
-            heads = [head.head for head in job.heads if head.layer == layer]
+            named = [head for head in job.heads if head.layer == layer]
+            heads = [head.head for head in named]
             old = base.z.layer(layer)[:, heads]
-            new = _new_z(job, layer, heads) if of_all is None else of_all[layer][:, heads]
+            if of_all is not None:
+                new = of_all[layer][:, heads]
+            else:
+                new = apply(job.intervention, old, named, base, job.source, finite)
+                finite.check()
             along = ((new - old).double() * gradients[layer][:, heads].double()).sum(-1)
             along = along.masked_fill(~job.tokens.mask[:, None], 0)
             for place in places:
@@ -138,11 +143,3 @@ def _along(job: Job, gradients: Gradients) -> Float[np.ndarray, "layer head plac
                 part = along if of_keys or at is None else along * at[:, None]
                 values[layer, heads, place] = part.sum(-1).T.cpu().numpy()
     return values
-
-
-def _new_z(job: Job, layer: int, heads: Sequence[int]) -> Float[Tensor, "prompt head pos d_head"]:
-    """The new z of some heads of a layer, for an intervention on z."""
-    finite, old = Finite(job.intervention), job.base.z.layer(layer)[:, heads]
-    new = apply(job.intervention, old, [HeadId(layer, head) for head in heads], job.base, job.source, finite)
-    finite.check()
-    return new

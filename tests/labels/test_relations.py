@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 import mechheads
@@ -258,54 +257,21 @@ def test_files_that_are_no_relations_are_refused(tmp_path: Path, text: str, mess
             read(file)
 
 
-# --- pairs of a table, whose columns are said ---------------------------------------------------------------
-
-PUBLIC = {
-    "known.json": (
-        "subject",
-        "attribute",
-        '[{"id": 0, "subject": "hot", "attribute": "cold"}, {"id": 1, "subject": "big", "attribute": "small"}]',
-    ),
-    "words.tsv": ("source", "target", "id\ttarget\tsource\n1\tcold\thot\n2\tsmall\tbig\n"),
-}
-
-
-@pytest.mark.parametrize("name", PUBLIC)
-def test_pairs_are_those_of_the_columns_that_are_said(tmp_path: Path, name: str) -> None:
-    source, target, text = PUBLIC[name]
-    file = tmp_path / name
-    file.write_text(text, encoding="utf-8")
-    found = Relation.from_file(file, source=source, target=target)
-    assert (found.name, found.category, found.pairs) == (file.stem, None, (("hot", "cold"), ("big", "small")))
-    turned = Relation.from_file(str(file), source=target, target=source, name="turned", category="Linguistic")
-    assert turned == dataclasses.replace(
-        found, name="turned", category="Linguistic", pairs=[("cold", "hot"), ("small", "big")], source=turned.source
-    )
-    with pytest.raises(
-        ValueError, match=rf"has the columns '.*; write Relation.from_file\('{name}', source=\.\.\., ta"
-    ):
-        Relation.load(file)
-    for given in ({}, {"source": source}, {"source": source, "target": "Target"}):
-        with pytest.raises(ValueError, match=rf"^{name} has the columns .*'{source}' \('hot'\).*; write Relation.from"):
-            Relation.from_file(file, **given)
-
-
-def test_a_table_without_a_header_is_seen_by_its_first_values(tmp_path: Path) -> None:
-    (tmp_path / "words.csv").write_text("hot,cold\nbig,small\nup,down\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"has the columns 'hot' \('big'\), 'cold' \('small'\); source is not given"):
-        Relation.from_file(tmp_path / "words.csv")
-
-
-def test_rows_that_repeat_another_are_left_out_and_counted(tmp_path: Path) -> None:
-    (tmp_path / "words.csv").write_text("a,b,n\nhot,cold,1\nbig,small,2\nhot,cold,3\n", encoding="utf-8")
-    found = Relation.from_file(tmp_path / "words.csv", source="a", target="b")
-    told = "words.csv, all 3 rows of 'a', 'b'; not used: 'n'; 1 repeat another and are left out"
-    assert repr(found) == f"<Relation 'words': 2 pairs, hot -> cold, ...; {told}>"
+def test_pairs_are_those_of_the_named_columns(tmp_path: Path) -> None:
+    file = tmp_path / "words.csv"
+    file.write_text("a,b,n\nhot,cold,1\nbig,small,2\nhot,cold,3\n", encoding="utf-8")
+    origin = "words.csv, all 3 rows of 'a', 'b'; not used: 'n'; 1 repeat another and are left out"
+    relation = Relation.from_file(file, source="a", target="b")
+    assert repr(relation) == f"<Relation 'words': 2 pairs, hot -> cold, ...; {origin}>"
+    turned = Relation.from_file(str(file), source="b", target="a", name="turned", category="Linguistic")
+    assert (turned.name, turned.category, turned.pairs) == ("turned", "Linguistic", (("cold", "hot"), ("small", "big")))
+    for read in (Relation.load, Relation.from_file):
+        with pytest.raises(ValueError, match=r"has the columns 'a' \('hot'\), 'b' .*; write Relation.from_file"):
+            read(file)
 
 
 OPPOSITES = {"hot": "cold", "big": "small"}
 PAIRS_OF = [("hot", "cold"), ("big", "small")]
-FRAME = pd.DataFrame({"word": ["hot", "big"], "opposite": ["cold", "small"]})
 
 
 def test_pairs_of_ones_own_are_lists_or_dicts_by_a_name() -> None:
@@ -321,8 +287,6 @@ def test_pairs_of_ones_own_are_lists_or_dicts_by_a_name() -> None:
         ({1: OPPOSITES}, "name is 1; give a text"),
         ([("hot", "cold"), "name_copying"], r"relations\[0\] is \('hot', 'cold'\); give a name, a file or mh.Relation"),
         (("hot", "cold"), "no relation 'hot'.*Or give pairs of your own by a name"),
-        (FRAME, r"relations is a DataFrame with the shape \(2, 2\); give names, files or mh.Relation"),
-        (iter(PAIRS_OF), "relations is a list_iterator; give names, files or"),
         ({}, "relations is empty"),
         (3, "relations is 3; give names, files or mh.Relation objects; give pairs of your own by a name"),
     ],
