@@ -131,7 +131,7 @@ class Relation(Wrapped):
                 raise ValueError(f"{what}; a template must contain {{source}} exactly once")
             if not template.partition("{source}")[2].count(" {target}") == template.count("{target}") == 1:
                 raise ValueError(
-                    f'{what}; it must contain " {{target}}", with a space before it, once after {{source}}'
+                    f'{what}; it must contain " {{target}}", with a space before it, once and after {{source}}'
                 )
         object.__setattr__(self, "few_shot", tuple(templates))
         for rival in entries(self.rivals, "rivals", "relations"):
