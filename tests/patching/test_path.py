@@ -67,14 +67,6 @@ def test_the_other_direction(small):
         same(ours.values, expected, small)
 
 
-def test_a_sender_changed_at_one_position(small):
-    some = [["final"], ["L2H3.v"]]
-    ours = [mh.path_patch(small, PAIRS, receivers=each, positions="each") for each in some]
-    for pos in (1, ours[0].dataset.sizes["pos"] - 1):
-        for patched, expected in zip(ours, by_loop(small, some, at=pos), strict=True):
-            same(patched.values.isel(pos=pos), expected, small)
-
-
 def test_a_sender_changed_at_one_position_reaches_every_kind_of_receiver(small):
     some = RECEIVERS[1:]
     for receivers, expected in zip(some, by_loop(small, some, direction="denoising", at=3), strict=True):
