@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, SupportsIndex, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, SupportsIndex, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool
 
 _PATTERN = re.compile(r"[Ll](\d+)[Hh](\d+)")
-_MLP = re.compile(r"[Ll](\d+)\.mlp")
 
 
 class WrongHead(ValueError):
@@ -158,20 +157,3 @@ class Mlp:
 
 
 Node = HeadId | Mlp
-N = TypeVar("N", bound=Node)
-
-
-def in_order(nodes: Iterable[N]) -> tuple[N, ...]:
-    """Nodes in the order in which a model computes them: by layer, heads before the MLP."""
-    return tuple(sorted(nodes, key=lambda node: (node.layer, isinstance(node, Mlp), getattr(node, "head", 0))))
-
-
-def check_node(node: HeadLike | Mlp, n_layers: int, n_heads: int) -> Node:
-    """Parse a node and check that a model of this size has it."""
-    if isinstance(node, str) and (match := _MLP.fullmatch(node.strip())):
-        node = Mlp(int(match[1]))
-    if not isinstance(node, Mlp):
-        return check_head(node, n_layers, n_heads)
-    if not 0 <= node.layer < n_layers:
-        raise ValueError(f"{node} is out of range: this model has layers 0..{n_layers - 1}")
-    return node

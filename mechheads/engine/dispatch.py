@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from mechheads.heads import in_order
 from mechheads.ledger.key import is_witness, witness
 from mechheads.limits import Workers
 from mechheads.messages.notices import first_ctrl_c_waits, warn
@@ -50,7 +49,7 @@ class Batch:
 def _show(unit: Any) -> str:
     """The name of a unit in messages."""
     if isinstance(unit, frozenset):
-        return f"set {' '.join(map(str, in_order(unit)))}"
+        return f"set {' '.join(map(str, sorted(unit)))}"
     return f"{unit[0]}, place {unit[1]}" if isinstance(unit, tuple) else str(unit)
 
 

@@ -19,7 +19,7 @@ from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.report import describe_intervention, warn_of_answers
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import Work, compute, edit_of, new_z_of_all
-from mechheads.heads import HeadId, HeadLike, check_head, in_order
+from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.interventions.new_z import Finite, first_change, new_z
 from mechheads.messages.notices import stop_if
 from mechheads.metrics import name_of
@@ -152,7 +152,7 @@ def head_set(heads: Iterable[HeadLike], model: Model, name: str) -> tuple[HeadId
     """Parse a set of heads, which may be empty."""
     if isinstance(heads, (str, HeadId)) or not isinstance(heads, Iterable):
         raise ValueError(f'{name} is {heads!r}; give a list of heads, such as ["L9H6", "L10H0"]')
-    parsed = in_order(check_head(head, model.n_layers, model.n_heads) for head in heads)
+    parsed = tuple(sorted(check_head(head, model.n_layers, model.n_heads) for head in heads))
     if twice := [head for head, after in pairwise(parsed) if head == after]:
         raise ValueError(f"{name} contains {twice[0]} twice; name each once")
     return parsed

@@ -19,7 +19,7 @@ from mechheads.engine.plan import Plan
 from mechheads.engine.proved import prove_wave
 from mechheads.engine.rows import Packed, shared_start
 from mechheads.engine.wavefront import Edit
-from mechheads.heads import HeadId, in_order
+from mechheads.heads import HeadId
 from mechheads.interventions.new_z import AllNewZ, Finite, all_new_z, apply, first_change, new_z
 from mechheads.ledger.key import same_but_for_rounding
 from mechheads.messages.notices import interrupted_after, until_interrupted, warn
@@ -113,7 +113,7 @@ def measure(work: Work, batches: list[Batch], *, groups: tuple[int, ...] = (), b
         units = sum(len(batch.units) for batch in batches)
         warn(interrupted_after(f"{reached} of {units} units", "the rest are NaN"))
     if undefined:
-        shown = ", ".join(map(str, in_order(undefined)[:5])) + (", ..." if len(undefined) > 5 else "")
+        shown = ", ".join(map(str, sorted(undefined)[:5])) + (", ..." if len(undefined) > 5 else "")
         warn(f"metric {name_of(job.spec.metric)} gave values that are not finite for {shown}; their scores are NaN")
     return Measured(heads, found.interrupted)
 

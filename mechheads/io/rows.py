@@ -200,10 +200,10 @@ class Table:
     def taken(self, columns: Sequence[str]) -> str:
         """How many rows of which columns were taken, and which columns were not used, also not to choose rows by."""
         unused = [name for name in self.first if name not in (*columns, *self.by)]
-        kept, given = len(self.at), len(self.rows)
-        which = f"{kept} of {given} rows" if kept < given else "its one row" if given == 1 else f"all {given} rows"
-        told = f"{which} of {', '.join(map(repr, columns))}"
-        return f"{told}; not used: {', '.join(map(repr, unused))}" if unused else told
+        kept, total = len(self.at), len(self.rows)
+        which = f"{kept} of {total} rows" if kept < total else "its one row" if total == 1 else f"all {total} rows"
+        rows = f"{which} of {', '.join(map(repr, columns))}"
+        return f"{rows}; not used: {', '.join(map(repr, unused))}" if unused else rows
 
 
 def _written(cell: object) -> str:

@@ -138,9 +138,9 @@ def _add_legend(figure: go.Figure, palette: Mapping[str, str], entries: Mapping[
     """One entry per class, which hides or shows the class in every panel."""
     import plotly.graph_objects as go
 
-    for what, said in entries.items():
+    for what, name in entries.items():
         marker = {"symbol": "square", "size": 13, "color": palette[what]}
-        key = {"name": said, "legendgroup": what}
+        key = {"name": name, "legendgroup": what}
         figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", marker=marker, **key), row=1, col=1)
 
 

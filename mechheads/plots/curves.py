@@ -152,22 +152,22 @@ def curves(
 def _grid(curves: Any) -> Grid:
     """The curves by row and column, after a check that they belong together."""
     if isinstance(curves, Mapping):
-        given = [(name, model, one) for name, row in curves.items() for model, one in row.items()]
+        listed = [(name, model, one) for name, row in curves.items() for model, one in row.items()]
     else:
         several = [curves] if isinstance(curves, Curves) else curves
-        given = [("", "", one) for one in several]
-    if not given:
+        listed = [("", "", one) for one in several]
+    if not listed:
         raise ValueError("curves is empty; give the result of an analysis, such as mh.gating.role_curve")
-    for *_, one in given:
+    for *_, one in listed:
         if not isinstance(one, Curves) or one.kind not in _STYLES:
             made = f"curves of {one.kind}" if isinstance(one, Curves) else repr(one)
             raise ValueError(f"curves holds {made}; what can be drawn are curves of {', '.join(_STYLES)}")
     if not isinstance(curves, Mapping):
-        given = [(one.name, str(one.provenance.get("model", "")), one) for *_, one in given]
-    if len(kinds := sorted({one.kind for *_, one in given})) > 1:
+        listed = [(one.name, str(one.provenance.get("model", "")), one) for *_, one in listed]
+    if len(kinds := sorted({one.kind for *_, one in listed})) > 1:
         raise ValueError(f"curves are of {' and '.join(kinds)}; draw each analysis in its own figure")
     grid: Grid = {}
-    for name, model, one in given:
+    for name, model, one in listed:
         row = grid.setdefault(_TITLES.get(name, str(name)), {})
         if model in row:
             raise ValueError(
@@ -237,8 +237,8 @@ def _grow_by_a_factor(sizes: np.ndarray) -> bool:
 
 def _by_doubling(sizes: Any, first: float) -> np.ndarray:
     """Places on an axis on which doubling is one step; 0 is a step before the first size."""
-    given = np.asarray(sizes, dtype=float)
-    return np.log2(np.where(given > 0, given, first / 2))
+    values = np.asarray(sizes, dtype=float)
+    return np.log2(np.where(values > 0, values, first / 2))
 
 
 def _traces(curves: Curves, style: _Style, where: str) -> list[go.Scatter]:

@@ -105,12 +105,12 @@ def heatmap(
     figure.update_xaxes(range=[-0.5, scores.n_layers - 0.5])
     figure.update_yaxes(**count_ticks(scores.n_heads, up), range=[-0.5, cells - 0.5])
     figure.update_yaxes(title_text="Head", title_standoff=6, col=1)
-    width, said, legend = grid.width + 170, _about(scores), _LINE * any(mark.any() for mark in marks)
-    top = 62 + 20 * bool(said) + legend + 22 * bool(scores.extra_dims)
+    width, subtitle, legend = grid.width + 170, _subtitle(scores), _LINE * any(mark.any() for mark in marks)
+    top = 62 + 20 * bool(subtitle) + legend + 22 * bool(scores.extra_dims)
     figure.update_layout(
         title=figure_title(heading(scores.name) if title is None else title)
         | {"y": 1, "yanchor": "top", "pad": {"t": 16}}
-        | ({"subtitle": {"text": said, "font": {"size": 13, "color": "#777777"}}} if said else {}),
+        | ({"subtitle": {"text": subtitle, "font": {"size": 13, "color": "#777777"}}} if subtitle else {}),
         coloraxis=_colours(scores),
         plot_bgcolor=MISSING,
         legend={
@@ -128,7 +128,7 @@ def heatmap(
     return themed(figure, theme)
 
 
-def _about(scores: HeadScores) -> str:
+def _subtitle(scores: HeadScores) -> str:
     """The model and how many prompts, pairs or requests there were, as far as they are known."""
     n = n_prompts(scores) or scores.provenance.get("n_prompts", 0)
     known = [str(scores.provenance.get("model", "")), f"{n} {sample_of(scores.kind)}{'s' * (n != 1)}" if n else ""]
@@ -304,7 +304,7 @@ def path_map(
 
 
 def pair_map(
-    found: TableResult,
+    result: TableResult,
     *,
     title: str | None = None,
     theme: Theme = "light",
@@ -316,30 +316,30 @@ def pair_map(
     shows the value and the interval.
 
     Args:
-        found: the result of ``mh.behaviour.attention_attribution``.
+        result: the result of ``mh.behaviour.attention_attribution``.
         title, theme: as in ``heatmap``.
 
     >>> why = mh.behaviour.attention_attribution(model, [[*range(1000, 1010)] * 2], "L17H5", query=15, key=6)
     >>> len(mh.plots.pair_map(why).layout.yaxis.ticktext)
     9
     """
-    table = found.table
+    table = result.table
     rows, columns = list(dict.fromkeys(table["query"])), list(dict.fromkeys(table["key"]))
     shape = len(rows), len(columns)
     score = table["score"].to_numpy().reshape(shape)
     cells = zip(*(table[name] for name in ("query", "key", "score", "ci_low", "ci_high")), strict=True)
     texts = [
-        f"<b>{plain(q)}</b> and <b>{plain(k)}</b><br>{mean:.4g} {plain(found.unit)}{interval(least, most)}"
+        f"<b>{plain(q)}</b> and <b>{plain(k)}</b><br>{mean:.4g} {plain(result.unit)}{interval(least, most)}"
         for q, k, mean, least, most in cells
     ]
-    said = {
+    names = {
         "x": "part of the keys",
         "y": "part of the query",
-        "colours": found.unit,
+        "colours": result.unit,
         "dots": _DOTS,
-        "title": heading(found.name) if title is None else title,
+        "title": heading(result.name) if title is None else title,
     }
-    return _matrix(score, np.zeros(shape, dtype=bool), np.reshape(texts, shape), rows, columns, said, theme)
+    return _matrix(score, np.zeros(shape, dtype=bool), np.reshape(texts, shape), rows, columns, names, theme)
 
 
 def _matrix(
@@ -348,24 +348,24 @@ def _matrix(
     texts: np.ndarray,
     rows: Sequence[str],
     columns: Sequence[str],
-    said: Mapping[str, str],
+    names: Mapping[str, str],
     theme: Theme,
 ) -> go.Figure:
-    """A heatmap of named rows and columns, a dot in each cell that is marked; ``said`` has the names of all parts."""
+    """A heatmap of named rows and columns, a dot in each cell that is marked; ``names`` has the names of all parts."""
     cell, (n_rows, n_columns) = int(np.clip(_MATRIX_WIDTH // len(columns), 5, 72)), values.shape
     y, x = np.nonzero(marked)
     cells = heat_trace(values, np.arange(n_columns), np.arange(n_rows), texts, 1 if cell >= 10 else 0)
-    figure = figure_of([cells, _dot_trace(x, y, min(6, max(cell - 2, 2)), said["dots"], bool(len(y)))])
+    figure = figure_of([cells, _dot_trace(x, y, min(6, max(cell - 2, 2)), names["dots"], bool(len(y)))])
     step = -(-14 // cell)
     figure.update_xaxes(
-        title_text=said["x"],
+        title_text=names["x"],
         range=[-0.5, n_columns - 0.5],
         tickvals=np.arange(0, n_columns, step),
         ticktext=[plain(name) for name in columns[::step]],
         tickangle=0 if cell * step >= 8 * max(map(len, columns)) else -60,
     )
     figure.update_yaxes(
-        title_text=said["y"],
+        title_text=names["y"],
         title_standoff=8,
         range=[n_rows - 0.5, -0.5],
         tickvals=np.arange(n_rows),
@@ -375,8 +375,8 @@ def _matrix(
         axes(tickmode="array", ticklabelstandoff=4)
     furthest = float(np.nanmax(np.abs(values))) or 1.0
     figure.update_layout(
-        title=figure_title(said["title"]),
-        coloraxis=colour_axis(SIGNED, -furthest, furthest, plain(said["colours"])),
+        title=figure_title(names["title"]),
+        coloraxis=colour_axis(SIGNED, -furthest, furthest, plain(names["colours"])),
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "itemclick": False},
         plot_bgcolor=MISSING,
         width=max(cell * n_columns, 280) + 220,

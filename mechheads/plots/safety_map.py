@@ -150,8 +150,8 @@ def heads_title(scores: Sequence[HeadScores]) -> str:
 
 def _counted(scores: Sequence[HeadScores]) -> str:
     """How many requests the one model of these scores refuses, in brackets; empty if it is not known."""
-    told = {refused_of(one.provenance.get("refused")) for one in scores}
-    return f" ({told.pop()})" if len(told) == 1 and told != {""} else ""
+    counts = {refused_of(one.provenance.get("refused")) for one in scores}
+    return f" ({counts.pop()})" if len(counts) == 1 and counts != {""} else ""
 
 
 def _by_ablation(scores: list[HeadScores]) -> dict[str, HeadScores]:

@@ -32,8 +32,8 @@ def kind_name(scores: HeadScores) -> str:
 
 def label_of(scores: HeadScores, kind: str = "") -> str:
     """What scores are called: by their kind, or that of numbers beside them, and what was chosen, or by their name."""
-    name, about = kind or kind_name(scores), scores.provenance
-    selected, receivers, role = about.get("selected"), about.get("receivers"), scores.name.partition(",")[0]
+    name, provenance = kind or kind_name(scores), scores.provenance
+    selected, receivers, role = provenance.get("selected"), provenance.get("receivers"), scores.name.partition(",")[0]
     chosen = {dim: str(label) for dim, label in selected.items()} if isinstance(selected, dict) else {}
     label = kind_of(name).label or shortened(scores.name)
     if name in ("roles", "gates") and role in _ROLES:
@@ -41,13 +41,13 @@ def label_of(scores: HeadScores, kind: str = "") -> str:
     elif name in ("path_patch", "path_matrix"):
         ends = receivers if isinstance(receivers, list) else []
         label = shortened(f"{label} to {chosen.pop('receiver', '') or ', '.join(map(str, ends))}")
-    elif name == "activation_patch" and "noising" in (about.get("direction"), chosen.pop("direction", "")):
+    elif name == "activation_patch" and "noising" in (provenance.get("direction"), chosen.pop("direction", "")):
         label += ", noising"
-    elif kind_of(name).question == "requests" and isinstance(ablation := about.get("ablation"), str):
+    elif kind_of(name).question == "requests" and isinstance(ablation := provenance.get("ablation"), str):
         label += f", {ablation}"
     if kind_of(name).label:
         label = ", ".join([label, *(each.replace("_", " ") for each in chosen.values())])
-    return titled(label, about)
+    return titled(label, provenance)
 
 
 def null_of(scores: HeadScores) -> float | None:

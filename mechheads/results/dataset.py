@@ -161,9 +161,9 @@ def write_netcdf(dataset: xr.Dataset, path: str | Path) -> Path:
     """Write a file, completely or not at all, and return its path."""
     path = Path(path)
     if path.suffix.lower() in _OF_OTHERS:
-        told = f"path is {path.name!r}, but save writes netCDF; write .save({path.with_suffix('.nc').name!r})"
+        message = f"path is {path.name!r}, but save writes netCDF; write .save({path.with_suffix('.nc').name!r})"
         table = path.suffix.lower() in _TABLES
-        raise ValueError(told + "; for a table, scores.to_dataframe() and result.table have .to_csv" * table)
+        raise ValueError(message + "; for a table, scores.to_dataframe() and result.table have .to_csv" * table)
     sealed = _map_text(dataset, _encode).assign_attrs({_SEALED: "after the end of the HDF5 data"})
     return write_file(path, with_checksum(bytes(sealed.to_netcdf(engine="h5netcdf"))))
 

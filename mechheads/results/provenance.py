@@ -35,11 +35,14 @@ def call_now() -> str:
     return str(_CALL.get({}).get("call", ""))
 
 
-def call_of(about: Mapping[str, Any]) -> str:
+def call_of(provenance: Mapping[str, Any]) -> str:
     """The text of the call that gave a result, with what was selected of it, by its provenance; "" if it has none."""
-    call, selected = about.get("call", ""), about.get("selected")
-    if (operation := about.get("operation")) is not None:
-        sides = [call_of(side) if isinstance(side, Mapping) else repr(side) for side in (about["left"], about["right"])]
+    call, selected = provenance.get("call", ""), provenance.get("selected")
+    if (operation := provenance.get("operation")) is not None:
+        sides = [
+            call_of(side) if isinstance(side, Mapping) else repr(side)
+            for side in (provenance["left"], provenance["right"])
+        ]
         call = f"({sides[0]} {operation} {sides[1]})" if all(sides) else ""
     if not call or not isinstance(selected, Mapping) or not selected:
         return str(call)

@@ -244,12 +244,12 @@ class HeadScores(Shown):
 
     @property
     def missing(self) -> tuple[HeadId, ...]:
-        """Heads that the analysis was asked for and that have no score, for example after Ctrl-C."""
+        """Heads that the analysis was to measure and that have no score, for example after Ctrl-C."""
         absent = np.argwhere(self.scores.isnull().all(self.extra_dims).values).tolist()
-        about = self.provenance
-        every = [head for head in starmap(HeadId, absent) if str(head) not in about.get("given", ())]
-        asked = about.get("senders", about.get("heads"))
-        names = {asked} if isinstance(asked, str) else set(asked or ())
+        provenance = self.provenance
+        every = [head for head in starmap(HeadId, absent) if str(head) not in provenance.get("given", ())]
+        named = provenance.get("senders", provenance.get("heads"))
+        names = {named} if isinstance(named, str) else set(named or ())
         if not names or names == {"all"}:
             return tuple(every)
         return tuple(head for head in every if str(HeadId(head.layer, head.head - head.head % self.together)) in names)

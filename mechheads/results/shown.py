@@ -44,13 +44,13 @@ def ranks(scores: Any) -> list[int]:
     return scores.rank(method="min", ascending=False).astype(int).tolist()
 
 
-def titled(name: str, about: Mapping[str, Any]) -> str:
+def titled(name: str, provenance: Mapping[str, Any]) -> str:
     """The name of a result, with the heads that were ablated all the time, and how, by its provenance."""
-    given, by_rule = about.get("given"), dict[str, list[str]]()
+    given, by_rule = provenance.get("given"), dict[str, list[str]]()
     for head, rule in given.items() if isinstance(given, Mapping) else ():
         by_rule.setdefault(shortened(rule), []).append(head)
-    held = ", ".join(f"{' and '.join(heads)} ({rule})" for rule, heads in by_rule.items())
-    return f"{name}, given {held}" if held else name
+    ablated = ", ".join(f"{' and '.join(heads)} ({rule})" for rule, heads in by_rule.items())
+    return f"{name}, given {ablated}" if ablated else name
 
 
 def shortened(text: str) -> str:
@@ -157,12 +157,12 @@ def pairs_left_out(ledger: Mapping[str, Mapping[str, Any]]) -> list[str]:
     if given == kept:
         return []
     whose = f"{len(ledger)} relations: " if len(ledger) > 1 else ""
-    why: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for reason, pairs in ((reason, pairs) for of in ledger.values() for reason, pairs in of.get("lost", {}).items()):
-        told = "more than one token" if reason.endswith("of several tokens") else reason
-        told = "explained by a rival" if whose and told.startswith("explained by") else told
-        why[told] = why.get(told, 0) + len(pairs)
-    return [f"{whose}{kept:,} of {given:,} pairs; {', '.join(f'{told}: {n:,}' for told, n in why.items())}"]
+        shown = "more than one token" if reason.endswith("of several tokens") else reason
+        shown = "explained by a rival" if whose and shown.startswith("explained by") else shown
+        counts[shown] = counts.get(shown, 0) + len(pairs)
+    return [f"{whose}{kept:,} of {given:,} pairs; {', '.join(f'{shown}: {n:,}' for shown, n in counts.items())}"]
 
 
 def head_names(table: pd.DataFrame) -> list[str]:

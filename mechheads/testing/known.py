@@ -37,7 +37,7 @@ import numpy as np
 import torch
 
 from mechheads.data import folder
-from mechheads.heads import HeadId, Node, check_node, in_order
+from mechheads.heads import HeadId, Mlp, Node
 from mechheads.messages.arguments import check_known
 from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
@@ -194,9 +194,12 @@ def read_known(name: str, path: Path) -> KnownModel:
         made = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
         made.load_state_dict(weights)
         model = from_transformers(made, tokenizer, name)
-    known = {check_node(at, model.n_layers, model.n_heads): KnownNode(*it) for at, it in facts["nodes"].items()}
-    nodes = {node: known[node] for node in in_order(known)}
+    nodes = {_node(at): KnownNode(*it) for at, it in sorted(facts["nodes"].items())}
     return KnownModel(model, facts["program"], nodes, facts["texts"], tuple(facts["pairs"]))
+
+
+def _node(name: str) -> Node:
+    return HeadId.parse(name) if "H" in name else Mlp(int(name.removeprefix("L").removesuffix(".mlp")))
 
 
 def _shipped(kind: str, name: str) -> KnownModel:
