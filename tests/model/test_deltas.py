@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -51,20 +49,6 @@ def check_change(before: mh.Model, after: mh.Model, delta: Delta, atol: float) -
                 torch.testing.assert_close(new[kind][layer][head] - old[kind][layer][head], wanted, atol=atol, rtol=0)
     torch.testing.assert_close(after.W_E, before.W_E)
     torch.testing.assert_close(after.W_U, before.W_U)
-
-
-def changed_model(folder: Path, delta: Delta, at: Path) -> mh.Model:
-    """The model of a folder with a delta, by way of another folder."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    delta.add_to(model)
-    shutil.copytree(folder, at)
-    model.save_pretrained(at)
-    return mh.load(at)
-
-
-def test_it_is_added_to_its_heads_alone(tiny: Callable[[str], Path], delta: Delta, tmp_path: Path):
-    before, after = mh.load(tiny("llama")), changed_model(tiny("llama"), delta, tmp_path / "changed")
-    check_change(before, after, delta, atol=1e-6)
 
 
 def saved(delta: Delta, path: Path) -> Path:

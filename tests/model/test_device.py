@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import mechheads as mh
-from mechheads.cli import main
 from mechheads.model.load import _find_device
 
 
@@ -37,10 +35,3 @@ def test_a_device_that_is_not_there_is_named(device: str) -> None:
             pytest.raises(ValueError, match=r"device '.*' is not available .* choose \"cpu\", or \"auto\""),
         ):
             mh.load(device=given)
-
-
-def test_the_command_takes_a_device(tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    options = ["--model", str(tiny("gpt2")), "--out", str(tmp_path), "--device", "toaster"]
-    done = CliRunner().invoke(main, ["atlas", *options])
-    assert done.exit_code == 1
-    assert "Error: device 'toaster' is not available" in done.output

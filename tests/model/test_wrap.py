@@ -190,12 +190,6 @@ def test_a_gpt2_whose_mlps_have_a_width_of_their_own(tiny):
         same(loaded.cache([[1, 2, 3, 4]]).logits[0], gpt2(torch.tensor([[1, 2, 3, 4]])).logits[0], 1e-4)
 
 
-@pytest.mark.parametrize("wrong", ["", "Bridge", "vllm"])
-def test_a_way_to_load_that_there_is_not_is_refused(tiny, wrong):
-    with pytest.raises(ValueError, match=f"backend is {wrong!r}; choose one of 'bridge', 'hooked'"):
-        mh.load(tiny("gpt2"), backend=wrong)
-
-
 def test_a_model_with_damaged_weights_is_refused(tiny, tmp_path):
     damaged = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"))
     with torch.no_grad():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -207,14 +206,6 @@ def test_gradient_checkpointing_that_was_once_on_changes_nothing(tiny: Tiny) -> 
     model.gradient_checkpointing_enable()
     model.gradient_checkpointing_disable()
     torch.testing.assert_close(mh.wrap(model, tokenizer).cache(IDS.tolist()).logits, wanted, atol=1e-5, rtol=0)
-
-
-def test_half_precision_stays(tiny: Tiny) -> None:
-    model, tokenizer = held(tiny("llama"))
-    half = copy.deepcopy(model).to(torch.bfloat16)
-    wrapped = mh.wrap(half, tokenizer)
-    assert wrapped.dtype == half.dtype == torch.bfloat16
-    assert wrapped.provenance()["dtype"] == "bfloat16"
 
 
 def test_an_adapter_that_repeats_layers_is_refused(tiny: Tiny) -> None:
