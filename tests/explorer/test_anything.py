@@ -5,13 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import mechheads as mh
 from mechheads.explorer.collect import collect
@@ -318,14 +316,6 @@ def test_a_profile_alone_has_a_pane_without_texts(small):
     assert model_of(profile)["behaviours"] is not None
 
 
-def test_equal_heads_share_a_rank(small):
-    few = np.zeros((4, 10))
-    few[0, :3], few[1] = 1, 0.5
-    blocks = shown(mh.HeadScores.from_scores(few, name="a", kind="demo")).blocks
-    ranks = [card["rows"][0]["rank"] for layer in range(4) for card in unblock(blocks[f"mh-heads-{layer}"])["heads"]]
-    assert ranks == [1] * 3 + [14] * 7 + [4] * 10 + [14] * 20
-
-
 def test_safety_heads_are_told_by_the_score_that_found_them(small):
     assert column_of(EVERY["safety heads by contribution"].run(small))["meaning"].startswith("How far the head raises")
     turned = mh.safety_heads(small, CLEAN, 2, score="generalized_ships")
@@ -347,25 +337,6 @@ def test_results_open_themselves(tmp_path, monkeypatch, small):
     assert demo().explore() == Path("explorer.html")
     assert EVERY["attack curve"].run(small).explore("curve.html") == Path("curve.html")
     assert ".explore() shows it in a page of all heads" in demo()._repr_html_()
-
-
-@dataclass(frozen=True)
-class AttendToFirst:
-    """The example of CONTRIBUTING.md."""
-
-    site: ClassVar = "pattern"
-    needs: ClassVar = ()
-
-    def __call__(self, value: Any, context: Any) -> Any:
-        new = torch.zeros_like(value)
-        new[..., 0] = 1.0
-        return new
-
-
-def test_an_experiment_of_your_own_is_explored_in_three_lines(small, tmp_path):
-    effect = mh.sweep(small, CLEAN, intervention=AttendToFirst())
-    assert mh.explore({"first token only": effect}, tmp_path / "page.html").exists()
-    assert column_of(effect)["label"] == effect.name and "intervention=intervention" in effect.call
 
 
 def test_the_picture_is_of_your_own_scores():

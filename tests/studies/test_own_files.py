@@ -12,15 +12,13 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 import mechheads.model.load
-from mechheads.cli import main
+from mechheads.cli import LEDGER, PAGE, main
 from mechheads.io.write import LOCK
 from mechheads.studies.atlas import ATLAS_FILES
 from mechheads.studies.study import claim_folder, save_parts
 
-NAMES = {
-    "atlas": [*ATLAS_FILES, "index.html", "atlas.ledger"],
-}
-"""What each command writes."""
+NAMES = [*ATLAS_FILES, PAGE, LEDGER]
+"""What the command writes."""
 MINE = "a week of notes"
 
 
@@ -28,8 +26,8 @@ def one_head(value: float) -> mh.HeadScores:
     return mh.HeadScores.from_scores(np.array([[value]]), name="demo", unit="", kind="demo")
 
 
-def refused(command: str, out: Path) -> str:
-    done = CliRunner().invoke(main, [command, "--out", str(out)])
+def refused(out: Path) -> str:
+    done = CliRunner().invoke(main, ["atlas", "--out", str(out)])
     assert done.exit_code == 1, done.output
     return " ".join(done.output.split())
 
@@ -43,13 +41,12 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_model")
-@pytest.mark.parametrize("command", NAMES)
-def test_a_command_names_a_file_of_yours_before_it_loads_a_model(tmp_path: Path, command: str):
-    for i, name in enumerate(NAMES[command]):
+def test_a_command_names_a_file_of_yours_before_it_loads_a_model(tmp_path: Path):
+    for i, name in enumerate(NAMES):
         out = tmp_path / str(i)
         out.mkdir()
         (out / name).write_text(MINE)
-        assert f"{out / name} was not written by this study, so it is not replaced. Give" in refused(command, out)
+        assert f"{out / name} was not written by this study, so it is not replaced. Give" in refused(out)
         assert [(path.name, path.read_text()) for path in out.iterdir()] == [(name, MINE)]
 
 
@@ -59,18 +56,18 @@ def test_links_and_folders_are_refused(tmp_path: Path):
         out = tmp_path / kind
         out.mkdir()
         make(out / "heads.csv")
-        assert "heads.csv was not written by this study, so it is not replaced" in refused("atlas", out)
+        assert "heads.csv was not written by this study, so it is not replaced" in refused(out)
     (tmp_path / "study").mkdir()
     for text in (MINE, "[1]", '{"study": {}}', '{"study": "mine", "files": []}'):
         (tmp_path / "study" / "study.json").write_text(text)
-        assert "study.json" in refused("atlas", tmp_path / "study")
+        assert "study.json" in refused(tmp_path / "study")
         assert (tmp_path / "study" / "study.json").read_text() == text
 
 
 @pytest.mark.usefixtures("no_model")
 def test_a_folder_in_which_another_command_works_is_refused(tmp_path: Path):
     with FileLock(tmp_path / LOCK):  # as another process holds it
-        assert "is in use by another process or thread" in refused("atlas", tmp_path)
+        assert "is in use by another process or thread" in refused(tmp_path)
 
 
 def test_other_files_in_the_folder_stay_and_those_of_the_study_are_replaced(

@@ -72,13 +72,6 @@ def test_a_stage_that_a_model_cannot_be_asked_for_is_left_out():
             raise error
 
 
-def test_two_works_share_nothing():
-    one, other = Work(), Work()
-    one.notes.append("x")
-    one.seconds["x"] = 1.0
-    assert (other.notes, other.seconds) == ([], {})
-
-
 def test_what_was_interrupted_inside_ends_the_work():
     def scores(last: float) -> mh.HeadScores:
         return mh.HeadScores.from_scores(np.array([[1.0, last]]), name="demo", unit="", kind="demo")
