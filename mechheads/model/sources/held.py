@@ -33,7 +33,8 @@ def held_model(held: Any, tokenizer: Any) -> tuple[Any, Any, str] | None:
             f"tokenizer: this {type(held).__name__} {what}; give its own, as in "
             "mh.wrap(model, AutoTokenizer.from_pretrained(...))"
         )
-    base: Any = held.get_base_model() if adapted else held
+    whole: Any = held
+    base: Any = whole.get_base_model() if adapted else held
     name = str(base.config.name_or_path or type(base).__name__)
     check_config(base.config, name)
     _check(held)
