@@ -44,7 +44,8 @@ def internal_docstrings(tree: ast.AST, where: str, public: Collection[str]) -> I
 def weight(folder: Path, public: Collection[str] = ()) -> dict[str, int]:
     """Lines as ruff formats them, statements and files of Python; lines of internal docstrings beyond their second."""
     texts = {path.relative_to(folder.parent): path.read_text("utf-8") for path in folder.rglob("*.py")}
-    trees = {".".join(path.with_suffix("").parts): ast.parse(text) for path, text in texts.items()}
+    names = {path: ".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in texts}
+    trees = {names[path]: ast.parse(text) for path, text in texts.items()}
     said = [text for name, tree in trees.items() for text in internal_docstrings(tree, name, public)]
     return {
         "lines": sum(len(text.splitlines()) for text in texts.values()),
