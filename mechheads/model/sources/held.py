@@ -33,8 +33,7 @@ def held_model(held: Any, tokenizer: Any) -> tuple[Any, Any, str] | None:
             f"tokenizer: this {type(held).__name__} {what}; give its own, as in "
             "mh.wrap(model, AutoTokenizer.from_pretrained(...))"
         )
-    whole: Any = held
-    base: Any = whole.get_base_model() if adapted else held
+    base: Any = getattr(held, "get_base_model", lambda: held)()
     name = str(base.config.name_or_path or type(base).__name__)
     check_config(base.config, name)
     _check(held)
