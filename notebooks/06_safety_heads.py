@@ -59,7 +59,7 @@ print("heads that differ:", *taught)
 # The package has 60 requests that a safe model should refuse. Each has a harmless look-alike in similar words. A third
 # of both, the part called `test`, was not used for teaching. The requests name a harmful act and do not say how it is
 # done. Even so, not everyone wants them on the screen: harmful texts are shown *folded*, and you click to read them.
-# (In code, `harmful[0].text` is the first.)
+# (In code, `harmful[0]` is the first.)
 
 # %%
 asked = {name: load_requests(name, "test")[::2] for name in ("harmful", "harmless")}
@@ -121,7 +121,7 @@ def ships_by_hand(request, layer, head, epsilon=1e-4):
     return float((before.exp() * (before - after)).sum())
 
 
-by_hand = ships_by_hand(harmful[0].text, 16, 3)
+by_hand = ships_by_hand(harmful[0], 16, 3)
 print(f"L16H3: {by_hand:.3f} nats")
 
 # %% [markdown]
@@ -359,17 +359,17 @@ mh.testing.check_answer(
     ships_of_L1H5,
     lambda nats: abs(nats - float(ships["scaling"].values.sel(layer=1, head=5)[0])) < 0.01,
     right="this head was never taught, and the answer still depends on it.",
-    hint="use ships_by_hand with harmful[0].text, layer 1 and head 5.",
+    hint="use ships_by_hand with harmful[0], layer 1 and head 5.",
 )
 
 # %% [markdown] tags=["solution"]
 # <details><summary>One solution</summary>
 #
 # ```python
-# ships_of_L1H5 = ships_by_hand(harmful[0].text, 1, 5)
+# ships_of_L1H5 = ships_by_hand(harmful[0], 1, 5)
 # ```
 #
-# Do the same for the look-alike `harmless[0].text`: is the change special to harmful requests?
+# Do the same for the look-alike `harmless[0]`: is the change special to harmful requests?
 # </details>
 #
 # ### 2. The head that was not taught
