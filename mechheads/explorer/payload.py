@@ -26,7 +26,6 @@ from mechheads.studies.answers import Question, counted, own_file
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns
 
-SCHEMA = 1
 _ROWS = 200
 """The most rows of a table that is no view of heads."""
 _PATH = re.compile(r"[/\\.~]|[A-Za-z]:[/\\]")
@@ -85,7 +84,7 @@ def _page(
     start: str | None = None,
 ) -> contract.Page:
     return {
-        "schema": SCHEMA,
+        "schema": 1,
         "kind": kind,
         "version": __version__,
         "title": title,
