@@ -2,9 +2,10 @@
 
     z_h <- g_h z_h,   g_h in [0, 1]
 
-Many sets of gates run through the model at once, with a row for each set and item. Only the positions whose next token
-belongs to a target are unembedded. The weights need no gradients, so the backward pass costs no more than the forward
-pass.
+Many sets of gates run through the model at once, with a row for each set and item, or one for each set if its items
+begin alike (``shared_row``). At most positions the last block computes only keys and values. Only the positions whose
+next token belongs to a target are computed in full and unembedded. The weights need no gradients, so the backward pass
+costs no more than the forward pass.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from mechheads.messages.notices import warn
 from mechheads.model.analysis import analysis
 from mechheads.model.changes import with_gradient
 from mechheads.model.model import Model
+from mechheads.model.parts import Noted, mask_of, until_stopped
 from mechheads.model.proof import Claim, shortest_and_longest
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts
@@ -46,8 +48,44 @@ _OF_GATES = -1
 Changes = Sequence[tuple[HeadChange, Bool[Tensor, " set"]]]
 """Changes of heads, each with the sets of gates under which it is made."""
 
+_LONGEST = 128
+"""Tokens in a row: with more, masked products of attention cost more than shared tokens save."""
 _SAMPLE = 16
 _MUCH_MORE_LIKELY = float(np.log(10))
+
+
+@dataclass(frozen=True, eq=False)
+class SharedRow:
+    """Several texts in one row, in which tokens that texts begin with stand only once: their states are the same."""
+
+    item: Int[Tensor, " token"]  # a text that each token of the row belongs to
+    position: Int[Tensor, " token"]  # its position there
+    seen: Bool[Tensor, "token token"]  # which tokens of the row each token sees
+    index: Int[Tensor, "item pos"]  # where the tokens of each text are in the row; 0 from its end on
+
+
+def shared_row(ids: Int[Tensor, "item pos"], ends: Int[Tensor, " item"]) -> SharedRow | None:
+    """The first tokens of texts, as many as each needs, in one row; None if none is saved, or the row is too long."""
+    found: dict[tuple[int, int], int] = {}
+    first: list[tuple[int, int]] = []
+    seen: list[list[int]] = []
+    index = torch.zeros_like(ids, device="cpu")
+    for item, (text, end) in enumerate(zip(ids.tolist(), ends.tolist(), strict=True)):
+        before, way = -1, []
+        for position, token in enumerate(text[:end]):
+            at = found.setdefault((before, token), len(found))
+            way = [*way, at]
+            if at == len(first):
+                first.append((item, position))
+                seen.append(way)
+            index[item, position] = before = at
+    if len(first) > _LONGEST or len(first) == ids.numel():
+        return None
+    sees = torch.zeros(len(first), len(first), dtype=torch.bool)
+    for token, way in enumerate(seen):
+        sees[token, way] = True
+    items, positions = torch.tensor(first).T
+    return SharedRow(*(each.to(ids.device) for each in (items, positions, sees, index)))
 
 
 def warn_of_missing_spaces(task: Task, log_probs: Callable[[Task], Float[np.ndarray, " item"]]) -> None:
@@ -253,23 +291,53 @@ def _final_states(
     recompute: bool,
 ) -> Float[Tensor, "set item read d_model"]:
     """States after the final norm at the positions ``at``, for each set and item."""
-    backend, n_sets = model.backend, len(gates)
+    backend, last, queries = model.backend, model.n_layers - 1, model.backend.layout == "queries"
+    n_sets, n_read, width = len(gates), at.shape[1], ids.shape[1]
+    shared = shared_row(ids, at.amax(1) + 1) if queries else None
     with torch.no_grad():
-        residual, blocks = backend.embed(ids.repeat(n_sets, 1))
-    rows = torch.arange(len(residual)).view(n_sets, -1)
+        if shared is None:
+            positions, at = torch.arange(width, device=ids.device), at.repeat(n_sets, 1)
+            residual, blocks = backend.embed(ids.repeat(n_sets, 1))
+        else:
+            positions, at = shared.position, shared.index.gather(1, at).view(1, -1).repeat(n_sets, 1)
+            residual = backend.embed(ids)[0][shared.item, positions].repeat(n_sets, 1, 1)
+            blocks = backend.blocks_at(positions.repeat(n_sets, 1))
+
+    def seen(layer: int) -> Tensor:
+        visible = backend.visible(layer, width)
+        return visible if shared is None else visible[positions][:, positions] & shared.seen
+
+    def gated(layer: int, block: Callable[[], Tensor]) -> Tensor:
+        gate = HeadChange(layer, None, "z", partial(_gate, gates=gates[:, layer]))
+        rows = torch.arange(len(residual)).view(n_sets, -1)
+        here = [(change, region(rows[sets].flatten())) for change, sets in changes if change.layer == layer]
+        return backend.under(change_hooks(model, [(gate, EVERYWHERE), *here]), block)
+
+    def block(layer: int, residual: Tensor, keys: Noted | None = None) -> Tensor:
+        mask = None if shared is None else mask_of(seen(layer)[None, None], model.dtype)
+        return blocks(layer, residual, keys, mask)
 
     def run(layer: int, residual: Tensor) -> Tensor:
-        gate = HeadChange(layer, None, "z", partial(_gate, gates=gates[:, layer]))
-        here = [(change, region(rows[sets].flatten())) for change, sets in changes if change.layer == layer]
-        return backend.under(change_hooks(model, [(gate, EVERYWHERE), *here]), partial(blocks, layer, residual))
+        return gated(layer, partial(block, layer, residual))
 
-    for layer in range(model.n_layers):
+    def read(residual: Tensor) -> Tensor:
+        return residual.gather(1, at[..., None].expand(-1, -1, model.d_model))
+
+    keys_change = any(change.layer == last and change.site in KEY_SITES for change, _ in changes)
+    cut = queries and (shared is not None or n_read < width) and not keys_change
+    for layer in range(last if cut else model.n_layers):
         if recompute:
             residual = checkpoint(run, layer, residual, use_reentrant=False, preserve_rng_state=False)
         else:
             residual = run(layer, residual)
-    read = residual.gather(1, at.repeat(n_sets, 1)[..., None].expand(-1, -1, model.d_model))
-    return backend.finish(read).view(n_sets, len(ids), at.shape[1], -1)
+    if cut:
+        keys = Noted()
+        until_stopped(last, lambda: block(last, residual, keys))
+        mask = mask_of(seen(last)[at][:, None], model.dtype)
+        residual = gated(last, partial(backend.blocks_at(positions[at]), last, read(residual), keys, mask))
+    else:
+        residual = read(residual)
+    return backend.finish(residual).view(n_sets, len(ids), n_read, -1)
 
 
 def _gate(

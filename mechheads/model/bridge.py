@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from transformer_lens.hook_points import HookPoint
+from transformer_lens.model_bridge.generalized_components import NormalizationBridge
 from transformers import DynamicCache
 from transformers.activations import NewGELUActivation
 
@@ -229,8 +231,12 @@ class BridgeBackend(Backend):
         return seen[0].reshape(x.shape)
 
     def _briefly(self, layer: int, run: Callable[[], R], more: Iterable[Change] = ()) -> R:
-        """Call ``run`` while the block computes no patterns, if no hook asks for them, and GPT-2's GELU in one step."""
-        changes = [Forward(part, _gelu) for part in self._gelus[layer] if "forward" not in vars(part)]
+        """Call ``run`` while the block computes in one step what torch can, where no hook reads a step in between."""
+        changes = [
+            Forward(part, forward)
+            for part, forward, points in self._in_one_step[layer]
+            if "forward" not in vars(part) and not any(point.has_hooks() for point in points)
+        ]
         fused = self._fused[layer]
         if fused is not None and fused.serves:
             changes.append(fused.change())
@@ -238,9 +244,17 @@ class BridgeBackend(Backend):
             return run()
 
     @cached_property
-    def _gelus(self) -> list[list[Any]]:
-        """GPT-2's activations in each block."""
-        return [[part for part in block.modules() if type(part) is NewGELUActivation] for block in self.module.blocks]
+    def _in_one_step(self) -> list[list[tuple[Any, Callable[..., Tensor], list[HookPoint]]]]:
+        """For each block, norms and activations that have a quicker forward with the same result, and hook points."""
+        quicker: list[list[tuple[Any, Callable[..., Tensor], list[HookPoint]]]] = []
+        for block in self.module.blocks:
+            norms = [part for part in block.modules() if _is_quicker(part)]
+            points = [[each for each in part.modules() if isinstance(each, HookPoint)] for part in norms]
+            gelus = [(part, _gelu, []) for part in block.modules() if type(part) is NewGELUActivation]
+            quicker.append(
+                [*((part, part.original_component.forward, at) for part, at in zip(norms, points, strict=True)), *gelus]
+            )
+        return quicker
 
     def take_steps(self) -> bool:
         fused = any(self._fused)
@@ -320,6 +334,14 @@ def _update_under(name: str, update: Callable[..., Any], k: Tensor, v: Tensor, *
 def _as_seen(mask: Tensor) -> Bool[Tensor, "query key"]:
     """True if a query sees a key, from a boolean mask or from a mask that is added to the scores."""
     return mask if mask.dtype == torch.bool else mask > -1
+
+
+def _is_quicker(part: Any) -> bool:
+    """Whether a norm's result without hooks is that of the norm of transformers, or of torch up to rounding."""
+    if not isinstance(part, NormalizationBridge):
+        return False
+    native = part.use_native_layernorm_autograd or getattr(part.config, "layer_norm_folding", False)
+    return native or (type(part) is NormalizationBridge and type(part.original_component) is nn.LayerNorm)
 
 
 def _gelu(x: Tensor) -> Tensor:

@@ -24,6 +24,10 @@ def numbered_clusters(n_prompts: int, cluster: Sequence[object] | np.ndarray | N
     return np.array([number[label] for label in labels])
 
 
+_LARGEST = 2.0**200
+"""Larger numbers, whose cubes would overflow, count as infinite."""
+
+
 class Clustered:
     """Rows of values less ``null``, and sums over the prompts of each cluster, for a part of the rows at a time."""
 
@@ -46,7 +50,8 @@ class Clustered:
         self.finite, self.measured = np.ones((2, len(self._rows)), dtype=bool)
         for part in self.parts():
             some = self._off(part)
-            self.finite[part], self.measured[part] = ~np.isinf(some).any(axis=1), ~np.isnan(some).all(axis=1)
+            self.finite[part] = ~(np.abs(some) > _LARGEST).any(axis=1)
+            self.measured[part] = ~np.isnan(some).all(axis=1)
 
     def _off(self, at: Any) -> np.ndarray:
         """How far values are from the null; 0 if that is rounding."""
@@ -78,7 +83,7 @@ class Clustered:
         for part in parts(np.arange(len(rows)), len(prompts)):
             some = self._off((rows[part][:, None], prompts))
             at = (self._groups[prompts] - first) + (last - first) * np.arange(len(part))[:, None]
-            finite = np.where(np.isfinite(some), some, 0.0)
+            finite = np.where(np.abs(some) <= _LARGEST, some, 0.0)
             for sums, each in ((totals, finite), (counts, ~np.isnan(some))):
                 sums[part] = np.bincount(at.ravel(), each.ravel(), sums[part].size).reshape(len(part), -1)
         return totals, counts

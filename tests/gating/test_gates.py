@@ -24,6 +24,7 @@ from mechheads.gating import (
     contrast_gates,
     fit,
     fit_gates,
+    gates as gates_module,
     task_log_prob,
 )
 from mechheads.gating.descent import Descent, Schedule, State, _mini_batch, _on_plateau, descend
@@ -34,6 +35,7 @@ from mechheads.gating.gates import (
     log_probs,
     parts,
     rows_at_once,
+    shared_row,
     value_and_gradient,
 )
 from support import gated_micro, oracles
@@ -177,6 +179,36 @@ def test_a_model_that_computes_something_else_than_gates_run_is_refused(tiny, an
     model.model.unembed.register_forward_hook(lambda module, given, out: -1.5 * out)
     with pytest.raises(ValueError, match="what gates give for item 0 is not that of the model's own forward pass"):
         analysis(model, Task([" The capital of France is", " no"], [" Paris", " yes"]))
+
+
+def test_texts_in_one_row_see_themselves_and_share_what_they_begin_with() -> None:
+    ids = torch.tensor([[5, 6, 7, 8], [5, 6, 9, 0], [5, 1, 9, 9]])
+    row = shared_row(ids, torch.tensor([4, 3, 3]))
+    assert row is not None
+    assert ids[row.item, row.position].tolist() == [5, 6, 7, 8, 9, 1, 9]
+    assert row.index.tolist() == [[0, 1, 2, 3], [0, 1, 4, 0], [0, 5, 6, 0]]
+    seen = [row.seen[at].nonzero()[:, 0].tolist() for at in range(7)]
+    assert seen == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 4], [0, 5], [0, 5, 6]]
+    assert shared_row(torch.tensor([[1, 2], [3, 4]]), torch.tensor([2, 2])) is None
+    assert shared_row(torch.arange(400).view(2, 200) % 200, torch.tensor([200, 200])) is None
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_one_row_gives_the_gradients_of_a_row_each(
+    small: mh.Model, monkeypatch: pytest.MonkeyPatch, recompute: bool
+) -> None:
+    tokens = TEXTS.tokens(small)
+    gates = torch.rand(2, small.n_layers, small.n_heads, generator=torch.Generator().manual_seed(0))
+
+    def found() -> tuple[Tensor, Tensor]:
+        leaf = gates.clone().requires_grad_()
+        values = log_probs(small, tokens, leaf, recompute=recompute)
+        return values.detach(), torch.autograd.grad(values.sum(), leaf)[0]
+
+    together = found()
+    monkeypatch.setattr(gates_module, "shared_row", lambda ids, ends: None)
+    for one, each in zip(together, found(), strict=True):
+        torch.testing.assert_close(one, each, atol=1e-5, rtol=1e-4)
 
 
 def test_rejected_items_are_not_measured(llama: mh.Model) -> None:
