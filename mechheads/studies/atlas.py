@@ -58,7 +58,7 @@ _OWN = "own"
 
 @dataclass
 class Atlas(Stages):
-    """What every head of one model does, from ``mh.build_atlas``: on text, by its weights, in tasks and in refusals.
+    """What every head of one model does, from ``mh.build_atlas``: on text, by weights, patched, and after requests.
 
     Attributes:
         model: name of the model.
@@ -75,8 +75,7 @@ class Atlas(Stages):
         circuit: the faithfulness of the first k heads by patching, for several k.
         patterns: what each head attends to in the prompts of the patching and in one longer text.
         own: scores of your own, by the name that the table and the page give them.
-        asked: what the prompts of ``pairs`` and ``requests`` are about, in a few words, as the page says it;
-            of those that were asked.
+        asked: what ``pairs`` and ``requests`` ask, in a few words for titles; only of those that were measured.
         pairs: the prompts of the patching: clean, corrupted, answer, wrong; the last two are empty if not given.
         requests: the requests of the safety heads.
         shape: the numbers of layers and of heads in a layer, if no result here says so.
@@ -183,7 +182,7 @@ class Atlas(Stages):
             table["best_relation"] = np.where(best["score"] > 0, best["best_relation"], "").ravel()
         for name, scores in self.views.items():
             for variable, column in _COLUMNS.items():
-                if variable in scores.dataset and _is_told(variable, scores):
+                if variable in scores.dataset and _has_column(variable, scores):
                     table[column.format(name)] = scores.dataset[variable].values.ravel()
         return table.set_index(pd.Index(head_names(table)))
 
@@ -323,7 +322,7 @@ ATLAS_FILES = (
 """The files that ``save`` writes, besides scores of your own."""
 
 
-def _is_told(variable: str, scores: HeadScores) -> bool:
+def _has_column(variable: str, scores: HeadScores) -> bool:
     """Whether the table has a column for a variable: p and q values only if there are some."""
     return variable not in ("p_family", "q_value") or bool(np.isfinite(scores.dataset[variable].values).any())
 
