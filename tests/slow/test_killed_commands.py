@@ -71,7 +71,7 @@ def run(folder: Path, kill: str, end: int, arguments: Sequence[str]) -> tuple[in
     ("command", "kills"),
     [
         ("labels", [("relation_scores", 1), ("relation_scores", 1)]),
-        ("atlas", [("Patch", 1), ("ships", 1), ("ships", 1)]),
+        ("atlas", [("Patch", 1), ("ships", 1)]),
     ],
 )
 def test_killed_commands_go_on_and_end_with_the_same_bits(asked, tmp_path: Path, command: str, kills):

@@ -73,7 +73,7 @@ def test_fits_of_a_roles_figure_that_one_process_began_go_on_with_workers(
     workers = MadeWorkers(2)
     whole = mh.settings(workers=workers)(roles_figure)(**asked_roles)
     units = [str(unit) for batch in workers.computed for unit in batch]
-    assert {"the fit keep and drop of seed 1", "the curve of interference", "the curve of random 5"} <= set(units)
+    assert "the fit keep and drop of seed 1" in units
     close(whole.tables["curves"], alone.tables["curves"])
     assert not list(asked_roles["out"].rglob("gates.ledger"))
 
