@@ -116,11 +116,11 @@ def mean_over_prompt(z, context):
 
 
 report = check(mean_over_prompt)
-print(report)
+print(report.found[2])
 
 # %% [markdown]
-# It passes. `mh.generate`, which writes text token by token, refuses it all the same: the new output at a token now
-# depends on later tokens, which never happens in the model. You have to decide whether that matters.
+# It passes, and cannot be used in text that is written token by token: the new output at a token now depends on later
+# tokens, which never happens in the model. You have to decide whether that matters.
 #
 # Back to direction and length. Look at the cost, then run the intervention on the heads of layers 20 to 29:
 

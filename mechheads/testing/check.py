@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import inspect
+import pickle
+import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,26 +18,31 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.engine.cached_runs import AnyPrompts
+from mechheads.engine.head_sets import SetRun
 from mechheads.engine.job import Job, Spec, make_ready
-from mechheads.engine.proved import claim_of
+from mechheads.engine.proved import Provable, claim_of
 from mechheads.engine.sweep import sweep
 from mechheads.engine.work import UnitRuns
+from mechheads.gating.gates import task_log_prob
+from mechheads.gating.task import Task
+from mechheads.generation.generate import generate
 from mechheads.heads import HeadId
 from mechheads.interventions.basic import Context, Zero, needs_of, site_of
 from mechheads.limits import settings
 from mechheads.metrics import MetricContext, MetricInfo, check_value, metric, name_of, read_positions
 from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
-from mechheads.model.proof import plain
+from mechheads.model.proof import NotProved, plain
+from mechheads.patching.circuits import patch_sets
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
 from mechheads.prompts.tokens import Tokens, Unpadded
 from mechheads.runs.head_cache import KEY_SITES, HeadCache
-from mechheads.testing.known import word_tokenizer
 
 TOLERANCE = 1e-4
 _PLAIN = "a @dataclass(frozen=True) whose fields are plain numbers, texts and tuples of them"
 _PADDING = 2
 _LENGTHS = (4, 7, 5)
+_WRITTEN = 2
 
 
 class CheckFailed(AssertionError):
@@ -46,18 +54,13 @@ class CheckFailed(AssertionError):
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What ``check`` found of an intervention or a metric that passed.
-
-    Attributes:
-        of: the intervention or metric.
-        found: what was compared.
-    """
+    """What ``check`` found of an intervention or a metric that passed; prints as a short list."""
 
     of: str
-    found: str
+    found: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.of}: right\n  {self.found}"
+        return "\n  ".join([f"{self.of}: right", *self.found])
 
     __repr__ = __str__
 
@@ -65,18 +68,19 @@ class Report:
 def check(thing: Any, model: Model | None = None, prompts: AnyPrompts | None = None) -> Report:
     """Check an intervention or a metric of your own against full forward passes.
 
-    ``mh.sweep`` of two heads of a small model is compared, to 1e-4, with full forward passes of each prompt alone and
-    unpadded, in which TransformerLens hooks set the new z. Before that: it gives the same twice and with more padding,
-    and a dataclass equals its copy; an intervention gives a finite tensor like its input, reads no activation that
-    ``needs`` does not name, and writes into none.
+    It runs on two heads of a small model and is compared, to 1e-4, with full forward passes of each prompt alone and
+    unpadded, in which TransformerLens hooks set the new z: in ``mh.sweep``, in a set of both heads
+    (``mh.patching.patch_sets``) and, an intervention that treats every token by itself, in text (``mh.generate``,
+    ``mh.task_log_prob``). Before that: it gives the same twice, after pickling, and with more padding; an intervention
+    gives a finite tensor like its input, reads no activation that ``needs`` does not name, and writes into none.
 
     Args:
         thing: a metric if ``@mh.metric`` declares it or its first argument is ``logits``; else an intervention.
-        model: by default, a tiny random Llama with grouped keys and values.
+        model: by default, a tiny random Llama with grouped keys and values in which every byte is a token.
         prompts: by default, three pairs of random tokens of different lengths, with answers and wrong answers.
 
     Returns:
-        What was compared and agrees.
+        What was compared and agrees, as a short list.
 
     Raises:
         CheckFailed: an AssertionError that says what is wrong.
@@ -85,6 +89,8 @@ def check(thing: Any, model: Model | None = None, prompts: AnyPrompts | None = N
     >>> mh.testing.check(mh.patching.UniformAttention())
     UniformAttention(epsilon=0.0, through='q'): right
       mh.sweep of L0H1 and L1H3 agrees with full forward passes to ...
+      mh.patching.patch_sets of both agrees with full forward passes to ...
+      mh.generate and mh.task_log_prob without both agree with full forward passes
     >>> mh.testing.check(mh.logit_diff).of
     'logit_diff'
 
@@ -115,18 +121,25 @@ def check(thing: Any, model: Model | None = None, prompts: AnyPrompts | None = N
     given = prompts if isinstance(prompts, PromptPairs) else as_prompts(prompts)
     with warnings.catch_warnings(), settings(progress=False):
         warnings.simplefilter("ignore")
-        _check_copied(thing)
+        _check_pickled(thing)
         return _Trial(thing, hasattr(thing, "reads") or names[0] == "logits", model, given).report()
 
 
-def _check_copied(thing: Any) -> None:
-    """Check that a dataclass equals its copy, as workers and ledgers need it."""
+def _check_pickled(thing: Any) -> None:
+    """Check that a dataclass is the same after pickling, as workers and ledgers need it."""
+    if not dataclasses.is_dataclass(thing):
+        return
     try:
-        equal = not is_dataclass(thing) or (copy.deepcopy(thing) == thing and hash(copy.deepcopy(thing)) == hash(thing))
+        found = functools.reduce(getattr, type(thing).__qualname__.split("."), sys.modules[type(thing).__module__])
+    except (AttributeError, KeyError):  # it is defined in a function
+        found = None
+    try:
+        again = pickle.loads(pickle.dumps(thing)) if found is type(thing) else copy.deepcopy(thing)
+        equal = bool(again == thing) and hash(again) == hash(thing)
     except Exception as error:
-        raise CheckFailed(f"{name_of(thing)} cannot be hashed and copied ({error}); expected {_PLAIN}") from error
+        raise CheckFailed(f"{name_of(thing)} cannot be hashed and pickled ({error}); expected {_PLAIN}") from error
     if not equal:
-        raise CheckFailed(f"{name_of(thing)} is not equal to its copy; expected {_PLAIN}")
+        raise CheckFailed(f"{name_of(thing)} is not equal to itself after pickling; expected {_PLAIN}")
 
 
 @metric(unit="nats")
@@ -138,7 +151,7 @@ class _Trial:
     """An intervention or a metric on two heads of a model; the other of the two is plain."""
 
     def __init__(self, thing: Any, is_metric: bool, model: Model, prompts: Prompts | PromptPairs) -> None:
-        self.name, self.model, self.prompts = name_of(thing), model, prompts
+        self.name, self.model, self.prompts, self.is_metric = name_of(thing), model, prompts, is_metric
         self.rule, self.metric = (Zero(), thing) if is_metric else (thing, log_prob_of_0)
         sides = prompts.tokens(model)
         self.tokens, self.other = sides if isinstance(sides, tuple) else (sides, None)
@@ -160,14 +173,26 @@ class _Trial:
             raise
         except Exception as error:
             raise CheckFailed(f"{self.name} raised {type(error).__name__}: {error}") from error
+        asked = {"intervention": self.rule, "metric": self.metric}
+        as_swept = {"direction": "noising"} if self.other is not None else {}
         try:
-            swept: Any = sweep(self.model, self.prompts, heads=self.heads, intervention=self.rule, metric=self.metric)
+            swept: Any = sweep(self.model, self.prompts, heads=self.heads, **asked)
+            together = patch_sets(self.model, self.prompts, [self.heads], **asked, **as_swept)
+            found = () if self.is_metric else (self.text(),)
         except ValueError as error:
             raise CheckFailed(f"{self.name} is refused: {error}") from error
         job = make_ready(self.model, Spec(self.prompts, self.rule, self.metric, self.heads))
-        off = max(self.gap(job, head, swept.values.values[head.layer, head.head]) for head in self.heads)
-        heads = " and ".join(map(str, self.heads))
-        return Report(self.name, f"mh.sweep of {heads} agrees with full forward passes to {off:.1g}")
+        units, sets = UnitRuns(job), SetRun(job)
+        off = max(self.gap(job, units, (it, 0), swept.values.values[it.layer, it.head]) for it in self.heads)
+        of_set = self.gap(job, sets, frozenset(self.heads), together.values[0])
+        return Report(
+            self.name,
+            (
+                f"mh.sweep of {' and '.join(map(str, self.heads))} agrees with full forward passes to {off:.1g}",
+                f"mh.patching.patch_sets of both agrees with full forward passes to {of_set:.1g}",
+                *found,
+            ),
+        )
 
     def check_value(self, head: HeadId) -> None:
         """Check that the new activation of a head is what an engine can rely on."""
@@ -206,22 +231,23 @@ class _Trial:
             raise CheckFailed(f"{self.name} wrote into the cached runs; change a copy, made with .clone()")
         return new
 
-    def gap(self, job: Job, head: HeadId, ours: Any) -> float:
+    def gap(self, job: Job, run: Provable, unit: Any, ours: Any) -> float:
         """How far the engine's changes of the metric are from those of full forward passes of each prompt alone."""
-        run, furthest = UnitRuns(job), 0.0
+        furthest = 0.0
         for row, change in enumerate(ours.tolist()):
             one = self.tokens.rows(slice(row, row + 1))
             one = replace(one, ids=one.ids[:, : int(one.lengths)])
-            claim = claim_of(job, run, (head, 0), row, 0, job.evaluator.base_states[row])
+            claim = claim_of(job, run, unit, row, 0, job.evaluator.base_states[row])
             base, changed = (each[None] for each in plain(job.backend, [replace(claim, edits=()), claim]))
             context = MetricContext(base.clone(), one, read_positions(self.metric, one)[1])
             before, after = (self.measured(logits, context) for logits in (base, changed))
             off = abs(change - (after - before)) / max(1.0, abs(before), abs(after))
             if not off <= TOLERANCE:
+                heads = self.heads if isinstance(unit, frozenset) else unit[:1]
                 raise CheckFailed(
                     f"{self.name}: the engine changes {name_of(self.metric)} of prompt {row} by {change:.6g} at "
-                    f"{head}, but a full forward pass of this prompt alone with the same z changes it by "
-                    f"{after - before:.6g}; they should agree to 1e-4"
+                    f"{' and '.join(map(str, heads))}, but a full forward pass of this prompt alone with the same z "
+                    f"changes it by {after - before:.6g}; they should agree to 1e-4"
                 )
             furthest = max(furthest, off)
         return furthest
@@ -234,6 +260,20 @@ class _Trial:
             raise CheckFailed(f"{self.name} gave {value:.6g} and {again:.6g} for the same logits; expected one number")
         return value
 
+    def text(self) -> str:
+        """Whether the intervention can be used while text is read and written, which proves what it computes."""
+        rows = [Unpadded(row) for row in self.tokens.unpadded]
+        firsts = dict.fromkeys(HeadId(head.layer, head.head // self.size * self.size) for head in self.heads)
+        off = [HeadId(first.layer, first.head + i) for first in firsts for i in range(self.size)]
+        try:
+            task_log_prob(self.model, Task(rows, [Unpadded([0])] * len(rows)), off, intervention=self.rule)
+            generate(self.model, Prompts(rows), _WRITTEN, off=off, intervention=self.rule)
+        except NotProved:
+            raise
+        except ValueError as error:
+            return f"cannot be used in text: {error}"
+        return "mh.generate and mh.task_log_prob without both agree with full forward passes"
+
 
 def _padded(tokens: Tokens, padding: int) -> Tokens:
     """The same prompts with random tokens after them."""
@@ -244,12 +284,16 @@ def _padded(tokens: Tokens, padding: int) -> Tokens:
 
 @functools.cache
 def tiny_model() -> Model:
-    """A random Llama with 2 layers of 4 heads that share 2 key/value heads; every number is a token."""
-    from transformers import AutoModelForCausalLM, LlamaConfig
+    """A random Llama with 2 layers of 4 heads that share 2 key/value heads; every byte is a token."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
-    tokenizer = word_tokenizer([str(number) for number in range(250)], "tiny", 512)
+    vocabulary = ["<bos>", "<eos>", "<pad>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer: Any = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(vocabulary)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     config = LlamaConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=len(vocabulary),
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,
@@ -266,7 +310,10 @@ def tiny_model() -> Model:
         for weight in made.parameters():
             around, spread = (1.0, 0.2) if weight.ndim == 1 else (0.0, 1.2 * weight.shape[1] ** -0.5)
             weight.data.normal_(around, spread, generator=generator)
-        return from_transformers(made, tokenizer, "tiny")
+        by_bytes = PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>"
+        )
+        return from_transformers(made, by_bytes, "tiny")
 
 
 def tiny_pairs(model: Model, positions: Sequence[str] = ()) -> PromptPairs:

@@ -2,7 +2,7 @@
 
 # %%
 assert "padding" in of_padding and "prompt 0" in of_the_batch and "model" in cannot_be_stored
-assert report.of == "mean_over_prompt"
+assert "cannot be used in text" in report.found[2]
 assert directions.heads(1) == (mh.HeadId(23, 4),)
 assert directions["L23H4"]["score"] > 0.8 * patched["L23H4"]["score"] > 0.4
 assert (table["lead"] > 0.5).all() and 0 < (table["lead, L23H4 zeroed"] < 0).sum() < 4

@@ -171,7 +171,7 @@ def test_programs_need_heads_that_exist(loaded: Any) -> None:
 
 def test_a_program_is_an_intervention_that_passes_every_check_and_can_be_given(model: mh.Model) -> None:
     rule = AttentionProgram("previous")
-    mh.testing.check(rule)
+    assert "mh.patching.patch_sets of both agrees with full forward passes" in str(mh.testing.check(rule))
     given = mh.activation_patch(model, PAIRS, given={"L0H1": rule})
     alone = mh.activation_patch(model, PAIRS)
     assert np.isnan(given["L0H1"]["score"]) and not np.allclose(given["L1H1"]["score"], alone["L1H1"]["score"])

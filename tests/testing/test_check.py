@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import mechheads as mh
+from mechheads.generation.batch import Columns
 from mechheads.interventions.basic import Context
 from mechheads.patching import Resample, Scale, UniformAttention
 from mechheads.runs.head_cache import HeadCache
@@ -26,13 +27,17 @@ METRICS = [mh.logit_diff, mh.log_prob, mh.patching.accuracy, mh.kl_divergence]
 @pytest.mark.parametrize("intervention", BUILT_IN, ids=str)
 def test_built_in_interventions_are_right(intervention):
     report = check(intervention)
-    assert report.of == str(intervention)
-    assert report.found.startswith("mh.sweep of L0H1 and L1H3 agrees with full forward passes to ")
+    assert report.of == str(intervention) and len(report.found) == 3
+    assert report.found[0].startswith("mh.sweep of L0H1 and L1H3 agrees with full forward passes to ")
+    assert report.found[1].startswith("mh.patching.patch_sets of both agrees with full forward passes to ")
+    refused = isinstance(intervention, mh.Patch | Resample)
+    text = "cannot be used in text: " if refused else "mh.generate and mh.task_log_prob without both agree"
+    assert report.found[2].startswith(text)
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.__name__)
 def test_built_in_metrics_are_right(metric):
-    assert check(metric).of == metric.__name__
+    assert len(check(metric).found) == 2
 
 
 @pytest.mark.parametrize("name", few(["gpt2", "qwen", "gemma"], "qwen"))
@@ -89,6 +94,14 @@ class Unequal:
         return -z
 
 
+@dataclass(frozen=True)
+class Steered:
+    by: torch.Tensor = field(default_factory=lambda: torch.ones(8))
+
+    def __call__(self, z, context):
+        return z + self.by
+
+
 def raises(z, context):
     raise KeyError("nothing there")
 
@@ -132,8 +145,9 @@ BROKEN = [
     (mh.Zero, "cannot be called with (value, context); give a function, or an instance"),
     ("zero", "'zero' cannot be called"),
     (lambda z: -z, "takes (z); expected (z, context) or (logits, context)"),
-    (Thawed(), "cannot be hashed and copied (unhashable type: 'Thawed'); expected a @dataclass(frozen=True)"),
-    (Unequal(), "is not equal to its copy; expected a @dataclass(frozen=True)"),
+    (Thawed(), "cannot be hashed and pickled (unhashable type: 'Thawed'); expected a @dataclass(frozen=True)"),
+    (Unequal(), "is not equal to itself after pickling; expected a @dataclass(frozen=True)"),
+    (Does(lambda z, context: -z), "cannot be hashed and pickled ("),
     (raises, "raises raised KeyError: 'nothing there'"),
     (lambda z, context: z[:1], "gave [1, 7, 8] torch.float32 for L0H1; expected the same as its input, [3, 7, 8]"),
     (lambda z, context: z.double(), "gave [3, 7, 8] torch.float64 for L0H1"),
@@ -191,11 +205,23 @@ def test_a_metric_that_draws_is_told():
 
 def test_an_engine_that_is_off_by_a_percent_is_seen(monkeypatch: pytest.MonkeyPatch):
     module: Any = sys.modules["mechheads.testing.check"]
-    sweep = module.sweep
-    monkeypatch.setattr(module, "sweep", lambda *args, **options: sweep(*args, **options) * 1.01)
-    for thing in (mh.Patch("v"), mh.log_prob):
-        with pytest.raises(CheckFailed, match=r"the engine changes .* at L0H1, .*; they should agree to 1e-4"):
-            check(thing)
+    sweep, sets, update = module.sweep, module.patch_sets, Columns.update
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "sweep", lambda *args, **options: sweep(*args, **options) * 1.01)
+        for thing in (mh.Patch("v"), mh.log_prob):
+            with pytest.raises(CheckFailed, match=r"the engine changes .* at L0H1, .*; they should agree to 1e-4"):
+                check(thing)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "patch_sets", lambda *args, **options: times(sets(*args, **options)))
+        with pytest.raises(CheckFailed, match=r"the engine changes .* at L0H1 and L1H3, but a full"):
+            check(Scale(0.5))
+    monkeypatch.setattr(Columns, "update", lambda self, k, v, *rest: update(self, k, 1.01 * v, *rest))
+    with pytest.raises(CheckFailed, match=r"is refused: model: the text written after prompt \d is not that of"):
+        check(Scale(0.5))
+
+
+def times(found):
+    return replace(found, values=found.values * 1.01)
 
 
 def test_a_named_position_is_made_where_the_metric_reads_one(loaded):
@@ -216,7 +242,7 @@ class Noisy:
 
 
 def test_a_random_intervention_is_right_and_its_numbers_are_those_of_seed_and_tokens(llama: mh.Model):
-    check(Noisy())
+    assert check(Noisy()).found[2].startswith("cannot be used in text: ")
     prompts = [" The capital of France is the big", " yes", " The capital of Spain"]
 
     def noise(some: list[str], seed: int = 0) -> list[torch.Tensor]:
