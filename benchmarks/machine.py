@@ -91,15 +91,15 @@ def versions() -> dict[str, str]:
 
 def description(device: str) -> dict[str, Any]:
     """A description of this machine, for the results."""
-    about = {
+    metadata = {
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": device,
     }
     if device.startswith("cuda"):
-        about["gpu"] = torch.cuda.get_device_name(device)
-    return about
+        metadata["gpu"] = torch.cuda.get_device_name(device)
+    return metadata
 
 
 def _processor() -> str:

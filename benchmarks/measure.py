@@ -82,7 +82,7 @@ class Measurement:
     def _tool(self, key: str, runs: list[Run], limits: Mapping[str, float | None]) -> dict[str, Any]:
         factor = len(self.heads) / len(self.heads_of(key))
         seconds = [run.prepare_seconds + run.run_seconds * factor for run in runs]
-        about: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "name": NAMES[key],
             "heads_run": len(self.heads_of(key)),
             "prepare_seconds": [run.prepare_seconds for run in runs],
@@ -93,13 +93,13 @@ class Measurement:
         }
         for name, limit in limits.items():
             if limit:
-                about |= middle(name, [one / limit for one in seconds])
+                metadata |= middle(name, [one / limit for one in seconds])
         if self.runs.get(OURS) and key != OURS:
             ours = self._tool(OURS, self.runs[OURS], limits)["seconds_all_heads"]
             slower = [one / our for one, our in zip(seconds, ours, strict=False)]  # one of them may have failed later
-            about |= middle("times_slower_than_mechheads", slower)
-            about["largest_difference"] = float(np.abs(self._sampled(OURS) - self._sampled(key)).max())
-        return about
+            metadata |= middle("times_slower_than_mechheads", slower)
+            metadata["largest_difference"] = float(np.abs(self._sampled(OURS) - self._sampled(key)).max())
+        return metadata
 
     def _sampled(self, key: str) -> np.ndarray:
         """The values of the sampled heads in the last run."""

@@ -34,8 +34,8 @@ def main() -> None:
 
 def readme(results: dict[str, Any], gpu: dict[str, Any]) -> str:
     """README's table: how many times as fast as TransformerLens 4, with intervals where there are any."""
-    about = results["provenance"]
-    machine = f"{about['machine']['cores']} cores, {about['matmul_flops_per_second'] / 1e9:.0f} GFLOP/s"
+    metadata = results["provenance"]
+    machine = f"{metadata['machine']['cores']} cores, {metadata['matmul_flops_per_second'] / 1e9:.0f} GFLOP/s"
     found = [{one["workload"]: one["tools"].get("tl4", {}) for one in model["results"]} for model in results["models"]]
     on_gpu = gpu["parts"][ON_GPU]
     rows = [
@@ -76,20 +76,20 @@ def _short(number: float) -> str:
 
 def markdown(results: dict[str, Any]) -> str:
     """Tables of times, ratios to the limit and differences, for each model."""
-    about = results["provenance"]
-    machine, versions = about["machine"], about["versions"]
-    speed = about["matmul_flops_per_second"]
+    metadata = results["provenance"]
+    machine, versions = metadata["machine"], metadata["versions"]
+    speed = metadata["matmul_flops_per_second"]
     lines = [
-        f"{machine.get('gpu') or machine['processor']}, threads: {machine['threads']}, {about['dtype']}; "
+        f"{machine.get('gpu') or machine['processor']}, threads: {machine['threads']}, {metadata['dtype']}; "
         f"matrix products at {speed / 1e9:.0f} GFLOP/s; medians of interleaved rounds."
         if speed
         else "Nothing was measured.",
         "",
-        about["note"],
+        metadata["note"],
         "",
         ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
     ]
-    if about["quick"]:
+    if metadata["quick"]:
         lines += ["", "A quick run, to see that it works: every tool ran the sampled heads only, on 2 prompts."]
     if results["interrupted"]:
         lines += ["", "The benchmark was interrupted; these are the results until then."]

@@ -143,9 +143,9 @@ def kinds() -> str:
     from mechheads.results.kinds import KINDS
 
     drawn: dict[str, list[str]] = {}
-    for kind, about in KINDS.items():
-        if about.plot is not None:
-            drawn.setdefault(about.plot.partition(":")[2], []).append(f"`{kind}`")
+    for kind, metadata in KINDS.items():
+        if metadata.plot is not None:
+            drawn.setdefault(metadata.plot.partition(":")[2], []).append(f"`{kind}`")
     rows = [f"| {', '.join(names)} | [{GALLERY[figure].title}](#{anchor(figure)}) |" for figure, names in drawn.items()]
     rest = f"| every other result of single heads | [{GALLERY['heatmap'].title}](#{anchor('heatmap')}) |"
     return "\n".join(["| kind of result | what `.plot()` draws |", "|---|---|", *rows, rest]) + "\n"

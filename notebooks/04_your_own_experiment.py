@@ -283,7 +283,7 @@ print("equal to a run without interruption:", np.array_equal(resumed.values, und
 # %%
 mh.sweep(model, pairs, **experiment | {"metric": mh.log_prob, "heads": ["L23H4"]}, store=store)
 for kept in Ledger.list(store):
-    print(f"{kept['about']['intervention']}, {kept['about']['metric']}: {kept['units']} units")
+    print(f"{kept['metadata']['intervention']}, {kept['metadata']['metric']}: {kept['units']} units")
 
 # %% [markdown]
 # This is why interventions are frozen dataclasses. An intervention whose settings cannot be compared cannot be stored,

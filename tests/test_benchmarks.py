@@ -76,10 +76,14 @@ def recorded(*names: str) -> dict[str, Any]:
     """What the command writes after every tool ran one workload on models of these names."""
     runners = {key: Made(number) for number, key in enumerate(NAMES, 1)}
     found = measured(runners).to_json()
-    about = {"machine": {"processor": "P", "cores": 2, "threads": 2}, "versions": {"python": "3.11"}, "note": "Note."}
-    about |= {"dtype": "float32", "matmul_flops_per_second": 2e11, "quick": False}
+    metadata = {
+        "machine": {"processor": "P", "cores": 2, "threads": 2},
+        "versions": {"python": "3.11"},
+        "note": "Note.",
+    }
+    metadata |= {"dtype": "float32", "matmul_flops_per_second": 2e11, "quick": False}
     models = [{"model": name, "shape": vars(SHAPE), "tools": {}, "results": [found]} for name in names]
-    return json.loads(json.dumps({"provenance": about, "interrupted": False, "models": models}))
+    return json.loads(json.dumps({"provenance": metadata, "interrupted": False, "models": models}))
 
 
 @pytest.mark.parametrize("workload", TRIED, ids=lambda workload: workload.name)

@@ -34,7 +34,7 @@ def test_every_figure_is_in_the_gallery() -> None:
 
 
 def test_the_gallery_says_what_every_kind_of_result_draws() -> None:
-    with_figure = {f"`{kind}`" for kind, about in KINDS.items() if about.plot is not None}
+    with_figure = {f"`{kind}`" for kind, metadata in KINDS.items() if metadata.plot is not None}
     assert with_figure <= set(re.findall(r"`\w+`", kinds()))
 
 

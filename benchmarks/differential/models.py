@@ -448,4 +448,4 @@ class Shelf:
 
 def is_routed(architecture: str) -> bool:
     """Whether rounding may choose another expert, so that numbers in half precision cannot be compared."""
-    return "experts" in FAMILIES[architecture.removesuffix("-bidirectional")].about
+    return "experts" in FAMILIES[architecture.removesuffix("-bidirectional")].description

@@ -185,7 +185,7 @@ def attention_attribution(
     interrupts.stop_unless(parts)
     interrupts.warn(f"{step * len(parts)} of {len(places)} prompts", "the parts are of these")
     tokens = tokens.rows(slice(step * len(parts)))
-    about = make_provenance(
+    metadata = make_provenance(
         model,
         {"head": at, "prompts": tokens, "n_prompts": len(tokens), "query": query, "key": key},
         against=against,
@@ -193,7 +193,7 @@ def attention_attribution(
         interrupted=interrupts.interrupted,
     )
     values = {name: np.concatenate([each[name] for each in parts], axis=-1) for name in parts[0]}
-    return _result(model, at, tokens, values, about)
+    return _result(model, at, tokens, values, metadata)
 
 
 def _resolve(tokens: Tokens, query: Place, key: Place, against: Place) -> Places:
@@ -252,9 +252,9 @@ def _values(run: ScoreParts, scale: float) -> dict[str, Float[np.ndarray, "*part
 
 
 def _result(
-    model: Model, head: HeadId, tokens: Tokens, values: dict[str, Any], about: dict[str, Any]
+    model: Model, head: HeadId, tokens: Tokens, values: dict[str, Any], metadata: dict[str, Any]
 ) -> AttentionAttribution:
-    of_heads, vectors, against = values.pop("heads"), values.pop("vectors"), about["against"]
+    of_heads, vectors, against = values.pop("heads"), values.pop("vectors"), metadata["against"]
     compared = f"the key {against}" if against != _OTHERS else "the other keys, weighted by the pattern"
     dims: dict[str, tuple[str, ...]] = dict.fromkeys(("mlp", "bias"), ("layer", "prompt"))
 
@@ -266,13 +266,13 @@ def _result(
             name=f"part in the score of {head} at the {name}",
             kind="attention_part",
             cluster=tokens.cluster,
-            provenance=about | {"side": name, "attributed": f"where {head} looks, {_THROUGH[name]}"},
+            provenance=metadata | {"side": name, "attributed": f"where {head} looks, {_THROUGH[name]}"},
             variables={name: (dims.get(name, ("prompt",)), array) for name, array in mine.items()},
         )
 
     pairs = _pairs(_names(model, head.layer), np.moveaxis(vectors, -1, -2), tokens.cluster)
     return AttentionAttribution(
-        f"where {head} looks, against {compared}", side(0, "query"), side(1, "key"), pairs, about
+        f"where {head} looks, against {compared}", side(0, "query"), side(1, "key"), pairs, metadata
     )
 
 

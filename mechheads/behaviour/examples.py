@@ -186,8 +186,8 @@ def profile_and_examples(
         totals = totals.plus(windows, *measures)
 
     examples = _examples(model, texts, (window, min(window, _WINDOW)), n_tokens, _EACH, every, add)
-    about = examples.provenance | {"window": window, "n_tokens": totals.tokens}
-    return HeadProfile.of(totals.values.numpy(), totals.at_distance.numpy(), about), examples
+    metadata = examples.provenance | {"window": window, "n_tokens": totals.tokens}
+    return HeadProfile.of(totals.values.numpy(), totals.at_distance.numpy(), metadata), examples
 
 
 def _examples(
@@ -218,12 +218,12 @@ def _examples(
 
     watch = partial(_watch, heads=heads, window=window, measures=measured is not None)
     bar = Bar(total=n_tokens, desc="examples", unit="token")
-    about = read_windows(model, windows_of(model, texts, length, n_tokens), watch, see, bar)
+    metadata = read_windows(model, windows_of(model, texts, length, n_tokens), watch, see, bar)
     if len(ids) < 2:
         raise ValueError("texts have fewer than two windows of at least 16 tokens; give longer texts")
     provenance = make_provenance(
         model,
-        about,
+        metadata,
         texts="of the package" if texts is None else "own",
         window=window,
         n_tokens=sum(map(len, ids)),

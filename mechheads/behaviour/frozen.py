@@ -224,7 +224,7 @@ class FrozenRun:
             found[rows] = self.patterns[layer][rows].double() * torch.einsum("shd,rhd->rhs", v, of_z[rows])
         if not (found.sum(-1) - wanted).abs().max() <= tolerance(self.model.backend) * found.abs().sum(-1).max():
             raise ValueError(
-                f'{self.model.backend.about} does not support by="source": z of layer {layer} is not the sum of '
+                f'{self.model.backend.description} does not support by="source": z of layer {layer} is not the sum of '
                 'pattern * v over tokens, for example because a gate changes it; use by="head"'
             )
         return found
@@ -258,8 +258,8 @@ class FrozenRun:
     def inexact(self, what: str) -> ValueError:
         """An error that says why the analysis would be wrong for this model."""
         return ValueError(
-            f"{self.model.backend.about} does not support {self.analysis}: {what}, so the parts of its heads would not "
-            "sum to what they are parts of; mh.ablate and mh.path_patch measure effects instead"
+            f"{self.model.backend.description} does not support {self.analysis}: {what}, so the parts of its heads "
+            "would not sum to what they are parts of; mh.ablate and mh.path_patch measure effects instead"
         )
 
 

@@ -325,9 +325,9 @@ def profile_heads(
 
         left, done = islice(batches, totals.batches, None), (totals.windows, totals.tokens)
         with progress:
-            about = read_windows(model, left, partial(measure, layers=layers), see, bar, done)
+            metadata = read_windows(model, left, partial(measure, layers=layers), see, bar, done)
     source = "of the package" if texts is None else "own"
-    provenance = make_provenance(model, about, texts=source, window=window, heads=names)
+    provenance = make_provenance(model, metadata, texts=source, window=window, heads=names)
     values, at_distance = totals.values.numpy(), totals.at_distance.numpy()
     values[:, ~named], at_distance[~named] = np.nan, 0
     return HeadProfile.of(values, at_distance, provenance)

@@ -217,7 +217,7 @@ def test_program(
         texts = [Unpadded(text_ids(text, model.tokenizer)[0][:window]) for text in default_texts()]
     seen, bar = list[tuple[Windows, Tensor]](), Bar(total=n_tokens, desc="programs", unit="token")
     batches = windows_of(model, texts, window, n_tokens)
-    about = read_windows(model, batches, partial(_measured, sets), lambda *batch: seen.append(batch), bar)
+    metadata = read_windows(model, batches, partial(_measured, sets), lambda *batch: seen.append(batch), bar)
     read = [ids for windows, _ in seen for ids in windows.ids.tolist()]
     cluster = [text for windows, _ in seen for text in windows.text]
     fit, *others, by_program, by_uniform = torch.cat([values for _, values in seen], dim=-1).numpy()
@@ -233,7 +233,7 @@ def test_program(
         pd.DataFrame({"heads": heads, "program": names} | _statistics(measured, cluster)),
         pd.DataFrame(windows | {name: of_windows.ravel() for name, of_windows in measured.items()}),
         provenance=make_provenance(
-            model, about, texts=source, programs=dict(zip(heads, names, strict=True)), window=window
+            model, metadata, texts=source, programs=dict(zip(heads, names, strict=True)), window=window
         ),
     )
 

@@ -28,7 +28,7 @@ from mechheads.results.stats import rounding_of
 
 
 @dataclass(frozen=True)
-class About:
+class Metadata:
     """The name, kind, unit of shares, further dimensions with labels, and further provenance of a result.
     ``exact``: whether the values are changes of the metric itself, within its bounds, and not estimates of them."""
 
@@ -41,12 +41,13 @@ class About:
     units: str = "heads"
 
 
-def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], about: About) -> HeadScores:
+def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], metadata: Metadata) -> HeadScores:
     """Means over prompts with intervals, and p values where the kind has a test and the metric a null."""
     spec, metric = job.spec, MetricInfo.of(job.spec.metric)
     positions = spec.positions if isinstance(spec.positions, str) else list(spec.positions)
     units = "all" if spec.heads is None else [str(head) for head in job.heads]
     base, given = job.evaluator.base_value.cpu().numpy(), describe_given(spec.held)
+    bounds = metric.bounds_of_changes(job.evaluator.distance() if spec.normalize else 1.0) if metadata.exact else None
     only_0_and_1 = np.isin(base, (0, 1)).all() and np.isin(values[np.isfinite(values)], (-1, 0, 1)).all()
     if metric.bounds == (None, None) and not metric.share and only_0_and_1:
         warn(
@@ -55,20 +56,20 @@ def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], abou
         )
     return HeadScores.from_values(
         values,
-        name=titled(about.name, given),
-        unit=about.share if spec.normalize else metric.unit,
-        kind=about.kind,
+        name=titled(metadata.name, given),
+        unit=metadata.share if spec.normalize else metric.unit,
+        kind=metadata.kind,
         cluster=job.tokens.cluster,
-        extra=about.extra,
-        null=None if kind_of(about.kind).null is None else metric.null,
+        extra=metadata.extra,
+        null=None if kind_of(metadata.kind).null is None else metric.null,
         seed=spec.seed,
-        bounds=metric.bounds_of_changes(job.evaluator.distance() if spec.normalize else 1.0) if about.exact else None,
+        bounds=bounds,
         rounding=None if spec.normalize else rounding_of(values, base),
         provenance=make_provenance(
             job.model,
             {"metric": metric.name, "prompts": job.fingerprint(), "n_prompts": len(job.tokens), "seed": spec.seed},
-            {"positions": positions, about.units: units},
-            about.more,
+            {"positions": positions, metadata.units: units},
+            metadata.more,
             given,
         ),
         variables={"base_metric": (("prompt",), base)},

@@ -18,7 +18,7 @@ from mechheads.engine.memory import UNSEEN, PeakBytes
 from mechheads.engine.plan import Counts, Plan, bytes_read_by_waves, counted, reading_seconds, value_bytes, with_workers
 from mechheads.engine.proved import prompts_proved
 from mechheads.engine.report import (
-    About,
+    Metadata,
     describe_intervention,
     report,
     warn_of_answers,
@@ -97,10 +97,10 @@ def sweep(
     rule, held = as_intervention(intervention), held_by(given, inputs.model)
     spec = Spec(inputs.prompts, rule, as_metric(metric), heads, positions, base, normalize, held=held)
     name = name or f"{name_of(rule)}, {name_of(spec.metric)}"
-    return run_spec(inputs, spec, About(name, kind))
+    return run_spec(inputs, spec, Metadata(name, kind))
 
 
-def run_spec(inputs: Inputs, spec: Spec, about: About) -> HeadScores:
+def run_spec(inputs: Inputs, spec: Spec, metadata: Metadata) -> HeadScores:
     """Run a sweep from its request to its result."""
     with Store(current().store) as kept:
         job = make_ready(inputs.model, spec, runs=inputs.runs, store=kept)
@@ -114,7 +114,7 @@ def run_spec(inputs: Inputs, spec: Spec, about: About) -> HeadScores:
         "interrupted": measured.interrupted,
     }
     values, extra = by_place(job.places, measured.heads)
-    return report(job, values, replace(about, extra=extra, more=more))
+    return report(job, values, replace(metadata, extra=extra, more=more))
 
 
 @analysis

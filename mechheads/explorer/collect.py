@@ -127,8 +127,8 @@ def _of_model(where: str, thing: Any) -> tuple[str, Sizes | None]:
         return "" if thing.model is None else thing.model.name, (thing.n_layers, thing.n_heads)
     if isinstance(thing, Attention):
         return "", thing.sizes
-    about = thing.provenance
-    named, sizes = about.get("model"), (about.get("n_layers"), about.get("n_heads"))
+    metadata = thing.provenance
+    named, sizes = metadata.get("model"), (metadata.get("n_layers"), metadata.get("n_heads"))
     name = named if isinstance(named, str) else ""
     scores = next(iter(thing.values())) if isinstance(thing, Roles) else thing
     if isinstance(scores, HeadScores):

@@ -16,8 +16,8 @@ from mechheads.explorer import contract
 from mechheads.explorer.contract import plain
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
-from mechheads.results.about import has_null, kind_name, label_of
 from mechheads.results.kinds import QuestionKind, kind_of
+from mechheads.results.metadata import has_null, kind_name, label_of
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import shortened
 from mechheads.studies.answers import Question, card_rows, question_of
@@ -45,7 +45,7 @@ class Parts:
 
     atlas: Atlas
     table: pd.DataFrame
-    known: Mapping[str, About]
+    known: Mapping[str, Metadata]
     questions: list[Question]
 
     @classmethod
@@ -377,7 +377,7 @@ GENERALIZED = "generalized_"
 YOUR_OWN = "Your own"
 
 
-class About(NamedTuple):
+class Metadata(NamedTuple):
     """What a column is called, measures and comes from; ``question``: the key of its question."""
 
     label: str
@@ -408,16 +408,20 @@ _TEXT = {
     "copying": ("Copying in text", "How far what the head writes raises the tokens that it attends to.", ""),
 }
 COLUMNS = {
-    "layer": About("Layer", "The layer of the head, counted from 0.", group="Where"),
-    "head": About("Head", "The number of the head in its layer, counted from 0.", group="Where"),
-    **{name: About(*text, GROUPS["text"], "text", name == "copying", "profile") for name, text in _TEXT.items()},
-    "categories": About("Categories", "Categories by the weights.", "", GROUPS["weights"], "weights", False, "labels"),
-    "best_relation": About("Best relation", "The relation of phi.", "", GROUPS["weights"], "weights", False, "labels"),
+    "layer": Metadata("Layer", "The layer of the head, counted from 0.", group="Where"),
+    "head": Metadata("Head", "The number of the head in its layer, counted from 0.", group="Where"),
+    **{name: Metadata(*text, GROUPS["text"], "text", name == "copying", "profile") for name, text in _TEXT.items()},
+    "categories": Metadata(
+        "Categories", "Categories by the weights.", "", GROUPS["weights"], "weights", False, "labels"
+    ),
+    "best_relation": Metadata(
+        "Best relation", "The relation of phi.", "", GROUPS["weights"], "weights", False, "labels"
+    ),
 }
 """The columns of ``Atlas.to_dataframe`` that have a value of their own and are no scores."""
 
 
-def known_columns(atlas: Atlas) -> dict[str, About]:
+def known_columns(atlas: Atlas) -> dict[str, Metadata]:
     """What is known of each column that has a value of its own."""
     own, keys, found = atlas.own_views, question_of(atlas), dict(COLUMNS)
     for name, scores in atlas.views.items():
@@ -426,13 +430,13 @@ def known_columns(atlas: Atlas) -> dict[str, About]:
         for kind, column in (("", name), ("generalized_ships", f"{GENERALIZED}{name}")):
             if kind and kind not in scores.dataset:
                 continue
-            about = kind_of(kind or kind_name(scores))
+            metadata = kind_of(kind or kind_name(scores))
             least = np.nanmin(scores.dataset[kind or "score"].values, initial=0.0)
-            found[column] = About(
+            found[column] = Metadata(
                 shortened(own[name].label) if mine and not kind else label_of(scores, kind),
                 MEANINGS.get(kind or kind_name(scores), "Scores of your own."),
-                about.unit if kind else scores.unit,
-                YOUR_OWN if mine else GROUPS[about.question],
+                metadata.unit if kind else scores.unit,
+                YOUR_OWN if mine else GROUPS[metadata.question],
                 keys[name],
                 not kind and (has_null(scores) or bool(least < 0)),
                 source,
@@ -463,16 +467,16 @@ _ROLES = {
 }
 
 
-def columns(table: pd.DataFrame, known: Mapping[str, About]) -> list[contract.Column]:
+def columns(table: pd.DataFrame, known: Mapping[str, Metadata]) -> list[contract.Column]:
     """Every column of ``Atlas.to_dataframe``, with all values and what they mean."""
     parent = {name: _value_of(name, table.columns) for name in table}
     made: list[contract.Column] = []
     for name in map(str, table):
         of, role = parent[name]
-        about = known.get(of or name) or About(name, f"The column {name} of the table.")
-        label, meaning, unit = about.label, about.meaning, about.unit
+        metadata = known.get(of or name) or Metadata(name, f"The column {name} of the table.")
+        label, meaning, unit = metadata.label, metadata.meaning, metadata.unit
         if of is not None:
-            label, meaning = f"{label}, {_ROLES[role][0]}", _ROLES[role][1].format(about.label)
+            label, meaning = f"{label}, {_ROLES[role][0]}", _ROLES[role][1].format(metadata.label)
             unit = "" if role in ("p", "q") else unit
         elif name in ("layer", "head"):
             role = "place"
@@ -487,7 +491,7 @@ def columns(table: pd.DataFrame, known: Mapping[str, About]) -> list[contract.Co
                 "unit": unit,
                 "meaning": meaning,
                 "kind": "text" if table[name].dtype.kind not in "biuf" else "number",
-                "group": about.group,
+                "group": metadata.group,
                 "role": role,
                 "of": of,
                 "low": mine.get("low"),
@@ -495,9 +499,9 @@ def columns(table: pd.DataFrame, known: Mapping[str, About]) -> list[contract.Co
                 "p": mine.get("p"),
                 "q": mine.get("q"),
                 "range": ranged,
-                "signed": about.signed,
-                "question": about.question,
-                "source": about.source,
+                "signed": metadata.signed,
+                "question": metadata.question,
+                "source": metadata.source,
                 "values": plain(table[name].to_numpy()),
             }
         )

@@ -18,7 +18,7 @@ from mechheads.explorer.head_payload import COLUMNS, Parts, columns, head_blocks
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
 from mechheads.limits import without_collecting
-from mechheads.results.about import kind_name
+from mechheads.results.metadata import kind_name
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import tidy
 from mechheads.results.tables import Curves, TableResult, is_random
@@ -99,12 +99,12 @@ def _model(parts: Parts, name: str, more: Mapping[str, TableResult], folder: Pat
     results = _named(atlas, more)
     curves = {own: result for own, result in more.items() if isinstance(result, Curves)}
     n_layers, n_heads = atlas.sizes
-    about = [result.provenance for result in results.values()]
+    metadata = [result.provenance for result in results.values()]
     return {
         "name": name,
         "nLayers": n_layers,
         "nHeads": n_heads,
-        "nKvHeads": next((each["n_kv_heads"] for each in about if "n_kv_heads" in each), None),
+        "nKvHeads": next((each["n_kv_heads"] for each in metadata if "n_kv_heads" in each), None),
         "questions": [_question(each) for each in parts.questions],
         "notes": list(atlas.notes),
         "interrupted": atlas.interrupted,

@@ -129,7 +129,7 @@ def fit_gates(
     rules, made = Rules(check_seeds(seeds), batch, fit), check_updates(updates)
     Within(above=0).check("regularisation", fit.regularisation)
     check_progress()
-    settings = rules.about(made, unused="clip_difference")
+    settings = rules.metadata(made, unused="clip_difference")
     rates = settings["lr"], settings["lr_regularised"], settings["lr_regularised"]
     strengths = 0.0, fit.regularisation, -fit.regularisation
     none, keep, drop = (Schedule(*each) for each in zip(strengths, made, rates, strict=True))
@@ -140,7 +140,7 @@ def fit_gates(
     under_gates(model, by_length.items(torch.tensor([0, len(tokens) - 1])), first)  # to be proved
 
     stages = Stage(("none",), (none,)), Stage(("keep", "drop"), (keep, drop))
-    about = make_provenance(
+    metadata = make_provenance(
         model,
         settings,
         task=task.name,
@@ -149,7 +149,7 @@ def fit_gates(
         n_items=len(tokens),
         n_rejected=len(tokens.rejected),
     )
-    whole = Fit(model, TargetLoss(by_length, fit.reduce), len(tokens), stages, rules, task.name, about)
+    whole = Fit(model, TargetLoss(by_length, fit.reduce), len(tokens), stages, rules, task.name, metadata)
     with Store(current().store, analysis="fit_gates") as store:
         return run_stages(whole, rows, store.open(model, {}, items=tokens.fingerprint(), **settings))
 
@@ -216,16 +216,16 @@ def contrast_gates(
         )
     rules, made = Rules(check_seeds(seeds), batch, fit), check_updates(updates, 1)
     check_progress()
-    settings = rules.about(made, unused="lr_regularised")
+    settings = rules.metadata(made, unused="lr_regularised")
     retained, forgotten = _pair_up(usable_items(model, retain), usable_items(model, forget))
     rows = rows_at_once(model, max((retained, forgotten), key=lambda side: side.ids.shape[1]))
     rows = replace(rows, rows=max(1, rows.rows // 2))  # each pair takes a row of each variant
     name = f"{retain.name} without {forget.name}"
     items = f"{retained.fingerprint()} {forgotten.fingerprint()}"
     stage = Stage(("contrast",), (Schedule(fit.regularisation, made[0], settings["lr"]),))
-    about = make_provenance(model, settings, task=name, items=items, n_items=len(retained))
+    metadata = make_provenance(model, settings, task=name, items=items, n_items=len(retained))
     loss = _Difference(retained, forgotten, fit.reduce, fit.clip_difference)
-    whole = Fit(model, loss, len(retained), [stage], rules, name, about)
+    whole = Fit(model, loss, len(retained), [stage], rules, name, metadata)
     with Store(current().store, analysis="contrast_gates") as store:
         return run_stages(whole, rows, store.open(model, {}, items=items, **settings))
 

@@ -117,7 +117,7 @@ class Rules:
     batch: int
     fit: FitSettings = USUAL
 
-    def about(self, updates: list[int], *, unused: str) -> dict[str, Any]:
+    def metadata(self, updates: list[int], *, unused: str) -> dict[str, Any]:
         """All settings, for provenance and the key of a store, but the one that this kind of fit does not use."""
         fit = self.fit
         rates = {name: check_rate(getattr(fit, name), name) for name in ("lr", "lr_regularised")}

@@ -108,7 +108,7 @@ def role_curve(
         which: tuple(HeadId(*divmod(int(flat), model.n_heads)) for flat in order[: max(steps)])
         for which, order in orders.items()
     }
-    about = make_provenance(
+    metadata = make_provenance(
         model,
         task=task.name,
         items=tokens,
@@ -118,7 +118,7 @@ def role_curve(
         interrupted=interrupts.interrupted,
         gates=gates.provenance,
     )
-    return Curves("role_curves", task.name, table, ranked, values, {}, about)
+    return Curves("role_curves", task.name, table, ranked, values, {}, metadata)
 
 
 def _check(model: Model, gates: Gates, roles: Roles, counts: int | Sequence[int]) -> list[int]:

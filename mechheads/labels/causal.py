@@ -183,7 +183,7 @@ class _Tests:
         for i, name in enumerate(names):
             if name in scores:
                 values[:, :, i, : len(self.pairs[name])] = scores[name].values
-        about: dict[str, Any] = next((each.provenance for each in scores.values()), model.provenance())
+        metadata: dict[str, Any] = next((each.provenance for each in scores.values()), model.provenance())
         of_each = {
             key: {name: scores[name].provenance.get(key) if name in scores else None for name in names}
             for key in ("prompts", "n_prompts")
@@ -194,7 +194,7 @@ class _Tests:
             extra={"relation": names},
             seed=self.few_shot["seed"],
             provenance=make_provenance(
-                about,
+                metadata,
                 self.few_shot,
                 of_each,
                 relations={relation.name: relation for relation in self.relations},

@@ -146,8 +146,8 @@ class HeadLabels(HeadScores):
                 evidence_of = {name: values[one.layer][one.head][i] for name, values in cells.items()}
                 at = one.layer, one.head, index[category_of[i]]
                 named = {"head": str(one), "relation": relations[i], "category": category_of[i]}
-                about = {"is_best": bool(best[at] == relations[i]), "label": label, "verdict": str(verdicts[at])}
-                rows.append(named | evidence_of | about)
+                metadata = {"is_best": bool(best[at] == relations[i]), "label": label, "verdict": str(verdicts[at])}
+                rows.append(named | evidence_of | metadata)
         table = pd.DataFrame(rows).rename(columns={"relation_reading": "reading"})
         table.attrs["first"] = _FIRST
         return chosen(table, columns)

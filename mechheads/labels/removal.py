@@ -113,7 +113,7 @@ def cumulative_removal(
         )
     curves = {which: _empty(heads, prompts) for which in lines}
     curves |= {each.name: _empty(heads, some) for each, some in zip(others, others_prompts, strict=True)}
-    about = make_provenance(runs, options, relation=loaded, heads=heads)
+    metadata = make_provenance(runs, options, relation=loaded, heads=heads)
     bar = set_bar(sum(map(len, curves.values())), f"removal of {len(heads)} heads")
     with until_interrupted() as interrupts, bar:
         for which, line in lines.items():
@@ -124,14 +124,14 @@ def cumulative_removal(
     done = sum(int(np.isfinite(curve).all(1).sum()) for curve in curves.values())
     interrupts.warn(f"{done} of {bar.total} sets of heads")
     table, values = _tabulate(curves)
-    about = make_provenance(
-        about,
+    metadata = make_provenance(
+        metadata,
         random=random,
         controls={control.name: control for control in others},
         interrupted=interrupts.interrupted,
     )
     order = lines | {control.name: heads for control in others}
-    return Curves("removal", loaded.name, table, order, values, {}, about)
+    return Curves("removal", loaded.name, table, order, values, {}, metadata)
 
 
 def removal_limit(n_heads: int) -> int:

@@ -157,7 +157,7 @@ class RelationScorer:
         words = {name: options[name] for name in ("leading_space", "min_pairs")}
         self._everything = usable_pairs(self._loaded, model.tokenizer, **words, named=relations is not None)
         self._scored = [usable for usable in self._everything if usable.scored]
-        self._about = model.provenance()
+        self._metadata = model.provenance()
         self._limits = [limits[usable.relation.copying] for usable in self._scored]
         tokens = [pair for usable in self._scored for pair in usable.tokens]
         ids, source_of = np.unique([source for source, _ in tokens if source is not None], return_inverse=True)
@@ -208,7 +208,7 @@ class RelationScorer:
             name="relation scores",
             kind="relations",
             extra={"relation": [usable.relation.name for usable in self._scored]},
-            provenance=make_provenance(self._about, self._settings(), interrupted=done < self._model.n_layers),
+            provenance=make_provenance(self._metadata, self._settings(), interrupted=done < self._model.n_layers),
             variables=self._variables(),
         )
         low, high = share_interval(scores.scores.values, scores.dataset["n_pairs"].values)

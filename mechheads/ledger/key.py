@@ -137,9 +137,9 @@ def _class(cls: type, inside: Any) -> list[object]:
 
 def model_mark(model: ModelCore) -> str:
     """A hash of a model's name, revision, configuration and dtype, and samples of its files or else of its weights."""
-    about = model.provenance() | {"device": arithmetic(model.device)}
+    metadata = model.provenance() | {"device": arithmetic(model.device)}
     settings = json.dumps(model.backend.configuration, sort_keys=True, default=str)
-    return mark([about, settings, weights_mark(model.model) if model.source is None else _files(model)], "model")
+    return mark([metadata, settings, weights_mark(model.model) if model.source is None else _files(model)], "model")
 
 
 def _files(model: ModelCore) -> dict[str, tuple[int, str]]:
@@ -183,10 +183,10 @@ def is_witness(model: ModelCore, then: list[float]) -> bool:
 
 
 class Store:
-    """The file in which an analysis, known by ``about`` too, stores its finished units, or None; closed at the end."""
+    """The file in which an analysis, known by ``metadata`` too, stores its finished units, or None."""
 
-    def __init__(self, path: str | PathLike[str] | None, **about: object) -> None:
-        self._path, self._about = path, about
+    def __init__(self, path: str | PathLike[str] | None, **metadata: object) -> None:
+        self._path, self._metadata = path, metadata
         self._opened: list[Ledger] = []
 
     def __enter__(self) -> Store:
@@ -200,11 +200,11 @@ class Store:
         """The ledger of a sweep, known by its model, its prompts and its parts, such as the metric; None if no file."""
         if self._path is None:
             return None
-        parts |= self._about
+        parts |= self._metadata
         marks = {name: mark(part, name) for name, part in parts.items()}
         prompts = {name: None if tokens is None else tokens.fingerprint() for name, tokens in runs.items()}
-        about = {name: name_of(part) for name, part in parts.items()} | {"model": model.name, "prompts": prompts}
-        ledger = Ledger(self._path, mark([model_mark(model), prompts, marks], "sweep"), about)
+        metadata = {name: name_of(part) for name, part in parts.items()} | {"model": model.name, "prompts": prompts}
+        ledger = Ledger(self._path, mark([model_mark(model), prompts, marks], "sweep"), metadata)
         self._opened.append(ledger)
         known = ledger.settings().get(WITNESS)
         if known is None:

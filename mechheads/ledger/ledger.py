@@ -23,7 +23,7 @@ from mechheads.limits import current
 
 APPLICATION_ID = 0x6D686C67
 """Marks the file as a ledger of mechheads ("mhlg")."""
-VERSION = 3
+VERSION = 4
 WITNESS = "log-probabilities"
 """The setting that holds what the model gave when the sweep was begun; they differ a little between machines."""
 _PATIENCE = 60.0
@@ -33,7 +33,7 @@ _TABLES = f"""
 BEGIN IMMEDIATE;
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {VERSION};
-CREATE TABLE IF NOT EXISTS sweeps (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, about TEXT NOT NULL,
+CREATE TABLE IF NOT EXISTS sweeps (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, metadata TEXT NOT NULL,
     started TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS units (sweep INTEGER NOT NULL REFERENCES sweeps, name TEXT NOT NULL, shape TEXT NOT NULL,
     data BLOB NOT NULL, UNIQUE (sweep, name));
@@ -42,7 +42,7 @@ CREATE TABLE IF NOT EXISTS settings (sweep INTEGER NOT NULL REFERENCES sweeps, n
 COMMIT;
 """
 _SWEEPS = """
-SELECT key, about, started, (SELECT count(*) FROM units WHERE sweep = sweeps.id) FROM sweeps ORDER BY id
+SELECT key, metadata, started, (SELECT count(*) FROM units WHERE sweep = sweeps.id) FROM sweeps ORDER BY id
 """
 _DTYPE = "<f8"
 
@@ -57,7 +57,7 @@ class Ledger:
     Args:
         path: the file; created if it does not exist.
         key: identifies this sweep among the others in the file.
-        about: a description of the sweep that JSON can hold; the first one given is kept.
+        metadata: a description of the sweep that JSON can hold; the first one given is kept.
 
     Raises:
         ValueError: if the file is not a ledger, is damaged, or is from another version of mechheads; it is then not
@@ -74,10 +74,10 @@ class Ledger:
     {'L0H0': array([0.5, 1. ])}
     """
 
-    def __init__(self, path: str | os.PathLike[str], key: str, about: Mapping[str, Any]) -> None:
+    def __init__(self, path: str | os.PathLike[str], key: str, metadata: Mapping[str, Any]) -> None:
         self.path = Path(path).resolve()
         self.check(self.path)
-        row = (key, json.dumps(about), datetime.now(UTC).isoformat(timespec="seconds"))
+        row = (key, json.dumps(metadata), datetime.now(UTC).isoformat(timespec="seconds"))
         with _explained(self.path):
             self._file = _connect(self.path, "rwc")
             try:
@@ -88,12 +88,12 @@ class Ledger:
                     self._file.execute("PRAGMA journal_mode = wal")
                 self._file.execute("PRAGMA synchronous = normal")
                 with self._transaction():
-                    self._file.execute("INSERT OR IGNORE INTO sweeps (key, about, started) VALUES (?, ?, ?)", row)
-                ((self._sweep, first),) = self._file.execute("SELECT id, about FROM sweeps WHERE key = ?", (key,))
+                    self._file.execute("INSERT OR IGNORE INTO sweeps (key, metadata, started) VALUES (?, ?, ?)", row)
+                ((self._sweep, first),) = self._file.execute("SELECT id, metadata FROM sweeps WHERE key = ?", (key,))
             except BaseException:
                 self._file.close()
                 raise
-        self.about: dict[str, Any] = json.loads(first)
+        self.metadata: dict[str, Any] = json.loads(first)
 
     @staticmethod
     def check(path: str | os.PathLike[str]) -> None:
@@ -128,7 +128,7 @@ class Ledger:
 
     @staticmethod
     def list(path: str | os.PathLike[str]) -> builtins.list[dict[str, Any]]:
-        """The sweeps of a file, oldest first: ``key``, ``about``, ``started`` and the number of finished ``units``.
+        """The sweeps of a file, oldest first: ``key``, ``metadata``, ``started`` and the number of finished ``units``.
 
         Raises:
             ValueError: if there is no such file, or it is not a ledger.
@@ -139,7 +139,7 @@ class Ledger:
         Ledger.check(path)
         with _explained(path), closing(_connect(path, "rw")) as file:
             return [
-                {"key": k, "about": json.loads(a), "started": s, "units": n} for k, a, s, n in file.execute(_SWEEPS)
+                {"key": k, "metadata": json.loads(a), "started": s, "units": n} for k, a, s, n in file.execute(_SWEEPS)
             ]
 
     def settings(self) -> dict[str, Any]:

@@ -358,7 +358,7 @@ class Backend(ABC):
             return run()
 
     @property
-    def about(self) -> str:
+    def description(self) -> str:
         """The model's name and architecture, for messages."""
         cfg = self.module.cfg
         kind = getattr(cfg, "architecture", None) or getattr(cfg, "original_architecture", None) or "unknown"

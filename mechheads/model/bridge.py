@@ -104,11 +104,13 @@ class BridgeBackend(Backend):
     def check(self) -> None:
         super().check()
         if any(now is not then for now, then in zip(self._ends_now(), self._ends, strict=True)):
-            raise ValueError(f"{self.about}: its embedding or unembedding was replaced; load or wrap the model again")
+            raise ValueError(
+                f"{self.description}: its embedding or unembedding was replaced; load or wrap the model again"
+            )
         if versions(self._copied) != self._copied_from:
             raise ValueError(
-                f"{self.about}: its weights of q, k and v were written into after TransformerLens made copies of them; "
-                "load or wrap the model again"
+                f"{self.description}: its weights of q, k and v were written into after TransformerLens made copies of "
+                "them; load or wrap the model again"
             )
 
     def fuse_attention(self) -> None:

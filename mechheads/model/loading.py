@@ -80,10 +80,12 @@ def prove_loaded(model: ModelCore, references: Sequence[Reference]) -> None:
         except torch.OutOfMemoryError:
             raise
         except _Unreadable as error:
-            raise ValueError(f"{backend.about} cannot be read: {error}") from error
+            raise ValueError(f"{backend.description} cannot be read: {error}") from error
         except _ERRORS as error:
             said = first_sentence(error)
-            raise ValueError(f"{backend.about} cannot be read: running it block by block fails: {said}") from error
+            raise ValueError(
+                f"{backend.description} cannot be read: running it block by block fails: {said}"
+            ) from error
         backend.layout = backend.without_users_hooks(lambda: choose_layout(tried))
 
 
@@ -126,7 +128,7 @@ def choose_layout(run: HeadCache) -> Layout:
         if _resume_error(run, layout) < backend.tolerance:
             return layout
     raise ValueError(
-        f"{backend.about} cannot be resumed: running its later layers from cached activations, with nothing "
+        f"{backend.description} cannot be resumed: running its later layers from cached activations, with nothing "
         "changed, does not reproduce its output"
     )
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from mechheads.engine.cached_runs import AnyPrompts, Given, held_by
 from mechheads.engine.job import Job, Positions, Spec, resolve
-from mechheads.engine.report import About
+from mechheads.engine.report import Metadata
 from mechheads.engine.sweep import run_spec
 from mechheads.heads import HeadLike
 from mechheads.interventions.basic import InterventionLike, Patch, Site, as_intervention
@@ -75,8 +75,8 @@ def activation_patch(
     check_pairs(inputs.prompts, "activation patching")
     base, held = base_of(direction), held_by(given, inputs.model)
     spec = Spec(inputs.prompts, Patch(site), as_metric(metric), heads, positions, base, normalize, held=held)
-    about = About(f"activation patching of {site}, {direction}", "activation_patch")
-    return run_spec(inputs, spec, about)
+    metadata = Metadata(f"activation patching of {site}, {direction}", "activation_patch")
+    return run_spec(inputs, spec, metadata)
 
 
 @analysis
@@ -115,4 +115,4 @@ def ablate(
     held = held_by(given, inputs.model)
     spec = Spec(inputs.prompts, rule, as_metric(metric), heads, positions, held=held)
     name = intervention if isinstance(intervention, str) else name_of(rule)
-    return run_spec(inputs, spec, About(f"{name} ablation", "ablate"))
+    return run_spec(inputs, spec, Metadata(f"{name} ablation", "ablate"))

@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Job, Positions, Spec, by_place, make_ready, resolve, where_reached
-from mechheads.engine.report import About, report, warn_of_answers
+from mechheads.engine.report import Metadata, report, warn_of_answers
 from mechheads.engine.work import new_z_of_all, passes
 from mechheads.heads import HeadLike
 from mechheads.interventions.basic import Patch, Site, site_of
@@ -93,7 +93,7 @@ def attribution_patch(
     values, extra = by_place(estimate.job.places, estimate.values)
     name = f"attribution patching of {site}, {direction}" + (f", {steps} steps" if steps else "")
     more = {"intervention": repr(spec.intervention), "base": base, "steps": steps}
-    return report(estimate.job, values, About(name, "attribution", extra=extra, more=more, exact=False))
+    return report(estimate.job, values, Metadata(name, "attribution", extra=extra, more=more, exact=False))
 
 
 @dataclass(frozen=True, eq=False)

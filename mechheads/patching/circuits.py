@@ -164,16 +164,18 @@ def patch_sets(
         "q_value": q_values(p),
         "p_family": family,
     }
-    about = describe_given(held)
+    metadata = describe_given(held)
     return SetScores(
         parsed,
         changes,
         pd.DataFrame(columns),
-        name=titled(f"{describe_intervention(rule)} of sets of heads" + (f", {direction}" if on_pairs else ""), about),
+        name=titled(
+            f"{describe_intervention(rule)} of sets of heads" + (f", {direction}" if on_pairs else ""), metadata
+        ),
         unit="share restored" if normalize else info.unit,
         provenance=make_provenance(
             runs,
-            about,
+            metadata,
             direction=direction if on_pairs else None,
             interrupted=interrupts.interrupted,
         ),
@@ -274,8 +276,8 @@ def faithfulness_curve(
             for k, each in zip(counts, points, strict=True)
         ]
     )
-    about = make_provenance(runs.runs, sizes=counts)
-    return Curves("faithfulness_curve", points[0].metric, table, {"heads": order[: counts[-1]]}, values, {}, about)
+    metadata = make_provenance(runs.runs, sizes=counts)
+    return Curves("faithfulness_curve", points[0].metric, table, {"heads": order[: counts[-1]]}, values, {}, metadata)
 
 
 class CircuitRuns:
@@ -305,9 +307,9 @@ class CircuitRuns:
         score = float((values - self.empty).mean(-1) / float(most - least))
         low, high = _ratio_interval(values - self.empty, self.full - self.empty, self.cluster)
         table = pd.DataFrame({"cluster": self.cluster, "full": self.full, "circuit": values, "no heads": self.empty})
-        about = make_provenance(self.runs, heads=heads)
+        metadata = make_provenance(self.runs, heads=heads)
         return Faithfulness(
-            score, low, high, heads, table, name_of(self.metric), describe_intervention(self.ablation), about
+            score, low, high, heads, table, name_of(self.metric), describe_intervention(self.ablation), metadata
         )
 
 

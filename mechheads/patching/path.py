@@ -24,7 +24,7 @@ from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver, Sender
 from mechheads.engine.job import Inputs, Job, Positions, Spec, Unit, by_place, make_ready, resolve
 from mechheads.engine.plan import batches_at_least
 from mechheads.engine.proved import edits_of_path, zero_of
-from mechheads.engine.report import About, report, warn_of_answers
+from mechheads.engine.report import Metadata, report, warn_of_answers
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import Measured, NewValues, UnitRuns, Work, measure, taken, waves
 from mechheads.heads import HeadLike, check_heads
@@ -108,7 +108,7 @@ def path_patch(
     values, extra = by_place(job.places, measured.heads[..., 0, :, :])
     more = _provenance(names, mlps, direction, normalize, measured)
     name = f"path patching to {', '.join(names)}, {direction}"
-    return report(job, values, About(name, "path_patch", _SHARE, extra, more, units="senders"))
+    return report(job, values, Metadata(name, "path_patch", _SHARE, extra, more, units="senders"))
 
 
 @analysis
@@ -149,8 +149,10 @@ def path_matrix(
     spec = Spec(inputs.prompts, Patch(), as_metric(metric), senders, "all", base, normalize, held=held)
     job, measured = _measured(inputs, spec, groups, mlps)
     more, extra = _provenance(names, mlps, direction, normalize, measured), {"receiver": names}
-    about = About(f"paths from heads to receivers, {direction}", "path_matrix", _SHARE, extra, more, units="senders")
-    return report(job, measured.heads[..., 0, :], about)
+    metadata = Metadata(
+        f"paths from heads to receivers, {direction}", "path_matrix", _SHARE, extra, more, units="senders"
+    )
+    return report(job, measured.heads[..., 0, :], metadata)
 
 
 def _names(receivers: str | Sequence[str]) -> list[str]:

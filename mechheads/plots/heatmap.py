@@ -28,9 +28,9 @@ from mechheads.plots.parts import (
     plain,
     themed,
 )
-from mechheads.results.about import n_prompts
 from mechheads.results.dataset import RANGE, STATISTICS
 from mechheads.results.kinds import sample_of
+from mechheads.results.metadata import n_prompts
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import heading
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from mechheads.messages.arguments import check_at_least
 from mechheads.plots.parts import FRAME, Panels, Theme, colour_axis, count_ticks, figure_title, interval, plain, themed
-from mechheads.results.about import refused_of
 from mechheads.results.kinds import kind_of
+from mechheads.results.metadata import refused_of
 from mechheads.results.shown import ranks
 
 if TYPE_CHECKING:

@@ -189,9 +189,9 @@ class PromptPairs(Wrapped):
 
     def __repr__(self) -> str:
         clean, corrupted = _example(self.clean, self.answer), _example(self.corrupted, self.wrong)
-        about = _about("PromptPairs", len(self), "pair", self.positions, self.cluster)
+        summary = _summary("PromptPairs", len(self), "pair", self.positions, self.cluster)
         source = f"\n  {self.source}" if self.source else ""
-        return f"<{about}\n  clean:     {clean}\n  corrupted: {corrupted}{source}>"
+        return f"<{summary}\n  clean:     {clean}\n  corrupted: {corrupted}{source}>"
 
     @checked
     def side(self, side: Side) -> Prompts:
@@ -432,7 +432,7 @@ def _places(name: str, places: Any, given: Prompts | PromptPairs) -> Any:
     return list(entries(places, what, "positions"))
 
 
-def _about(name: str, n: int, of: str, positions: Mapping[str, Any], cluster: Sequence[str] | None) -> str:
+def _summary(name: str, n: int, of: str, positions: Mapping[str, Any], cluster: Sequence[str] | None) -> str:
     """The first line of a repr."""
     more = [f"position{'s' * (len(positions) != 1)} {', '.join(positions)}"] if positions else []
     if cluster is not None:

@@ -344,9 +344,9 @@ def refuses(request: str, answer: str, parts: list[str]) -> bool:
         return False
     against = [bool(CONDEMNS.search(s)) for s in said]
     denies = ("no reason" in s or bool(_NOT.search(s)) != bool(_NOT.search(request)) for s in said[:2])
-    about = (2 * _shared(request, s) >= len(_content(request)) for s in said[:2])
+    on_topic = (2 * _shared(request, s) >= len(_content(request)) for s in said[:2])
     if (instead and any(_FORBIDS.search(s) for s in said[:OPENING])) or (
-        _ARGUES.search(request) and any(against) and any(a and b for a, b in zip(denies, about, strict=True))
+        _ARGUES.search(request) and any(against) and any(a and b for a, b in zip(denies, on_topic, strict=True))
     ):
         return True
     return instead and (all(against) or sum(against) > 1) and (against[0] or 3 * sum(against) >= 2 * len(against))

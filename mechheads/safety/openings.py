@@ -24,7 +24,7 @@ from mechheads.model.model import Model
 from mechheads.prompts.encoding import ids_after, piece_ids, text_of
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Unpadded, encode, read_texts
-from mechheads.results.about import LEAST_REFUSAL, refused_of
+from mechheads.results.metadata import LEAST_REFUSAL, refused_of
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.judge import rule_judge, thinks, verdict, verdicts
 from mechheads.safety.requests import Side, answers_begun, whole_answers

@@ -30,13 +30,13 @@ from mechheads.model.backend import Hook
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens, read_texts
-from mechheads.results.about import LEAST_REFUSAL
 from mechheads.results.kinds import KINDS
+from mechheads.results.metadata import LEAST_REFUSAL
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import LEAST_OF_BOUNDED, share_interval, sign_flip_p
 from mechheads.results.tables import Curves, TableResult
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety.heads.ablations import Group, Groups, ablation_of, about_ablation, check_joint, joint_changes
+from mechheads.safety.heads.ablations import Group, Groups, ablation_metadata, ablation_of, check_joint, joint_changes
 from mechheads.safety.judge import (
     AnswerJudge,
     Verdict,
@@ -194,11 +194,11 @@ class Answering:
             )
         return table, work.interrupted
 
-    def about(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What a result records about the answers and the ablation."""
         return make_provenance(
             self.model,
-            about_ablation(self.rule, self.groups),
+            ablation_metadata(self.rule, self.groups),
             asdict(self.settings.sampling()),
             template=self.sides.template,
             judge=judge_name(self.settings.judge),
@@ -396,8 +396,10 @@ def refusal_test(
         )
     reasons = ("interrupted",) if stopped else tuple(_reasons(written, table, cluster))
     own, *random = ablated.values()
-    about = make_provenance(answering.about(), heads=own, random=random, opening=metric.opening, interrupted=stopped)
-    return RefusalTest(own, tuple(random), table, written, reasons, about)
+    metadata = make_provenance(
+        answering.metadata(), heads=own, random=random, opening=metric.opening, interrupted=stopped
+    )
+    return RefusalTest(own, tuple(random), table, written, reasons, metadata)
 
 
 def condition_table(answers: pd.DataFrame, losses: Mapping[str, float]) -> pd.DataFrame:
@@ -521,8 +523,10 @@ def attack_curve(
                 "over_refusal": verdict_share(written, condition, "harmless", "refused")[0],
             }
             rows.append(row)
-    about = make_provenance(answering.about(), lines=lines, interrupted=interrupted)
-    return Curves("attack_curve", "requests", pd.DataFrame(rows), lines, np.stack(values), {"answers": written}, about)
+    metadata = make_provenance(answering.metadata(), lines=lines, interrupted=interrupted)
+    return Curves(
+        "attack_curve", "requests", pd.DataFrame(rows), lines, np.stack(values), {"answers": written}, metadata
+    )
 
 
 def _condition(which: str, k: int) -> str:

@@ -47,12 +47,12 @@ class TextSet(Sequence[str]):
 
     Attributes:
         texts: the texts.
-        about: what they are, in the plural.
+        description: what they are, in the plural.
         harmful: whether they are harmful, so that they are not shown at once.
     """
 
     texts: tuple[str, ...]
-    about: str
+    description: str
     harmful: bool = True
 
     def __getitem__(self, index: Any) -> Any:
@@ -73,17 +73,17 @@ class TextSet(Sequence[str]):
     @property
     def _summary(self) -> str:
         one = len(self) == 1
-        counted = f"1 of the {self.about}" if one else f"{len(self)} {self.about}"
+        counted = f"1 of the {self.description}" if one else f"{len(self)} {self.description}"
         return f"{counted} ({'text' if one else 'texts'} folded)" if self.harmful else counted
 
 
 @checked
-def folded(texts: Sequence[str], about: str = _HARMFUL) -> TextSet:
+def folded(texts: Sequence[str], description: str = _HARMFUL) -> TextSet:
     """Texts that a notebook or report hides until the user opens them.
 
     Args:
         texts: any texts, such as requests or a model's answers.
-        about: what they are, in the plural.
+        description: what they are, in the plural.
 
     >>> from mechheads.safety import folded
     >>> answers = folded(["Sure, first you ...", "I cannot help."], "answers without L2H5")
@@ -92,7 +92,7 @@ def folded(texts: Sequence[str], about: str = _HARMFUL) -> TextSet:
     >>> answers[1]
     'I cannot help.'
     """
-    return TextSet(tuple(read_texts(texts, "texts")), about)
+    return TextSet(tuple(read_texts(texts, "texts")), description)
 
 
 Requests = Sequence[str] | Prompts | str | Path | None
@@ -195,7 +195,7 @@ def load_requests(
     return _of_file(file, f"requests of {file.name}", part, column, where)
 
 
-def _of_file(file: Path, about: str, part: Part, column: str | None, where: Where | None) -> TextSet:
+def _of_file(file: Path, description: str, part: Part, column: str | None, where: Where | None) -> TextSet:
     table = Table.of(file)
     call = (
         f'load_requests({file.name!r}, column=..., where={{column: value}}), or where="all" for every row, and give '
@@ -208,7 +208,7 @@ def _of_file(file: Path, about: str, part: Part, column: str | None, where: Wher
         table = table.where(where)
     texts = table.texts(column)
     repeated = len(texts) - len(set(texts))
-    told = f"{about}, {table.taken([column])}{f'; {repeated} repeat another' * (repeated > 0)}"
+    told = f"{description}, {table.taken([column])}{f'; {repeated} repeat another' * (repeated > 0)}"
     return TextSet(tuple(texts), told, part == "unsafe")
 
 
@@ -302,7 +302,7 @@ class Side:
     def __len__(self) -> int:
         return len(self.prompts)
 
-    def about(self, model: Model) -> dict[str, Any]:
+    def metadata(self, model: Model) -> dict[str, Any]:
         """What a result records about its prompts."""
         return {"template": self.template, "prompts": self.prompts.tokens(model), "n_prompts": len(self)}
 
@@ -367,9 +367,9 @@ def whole_answers(model: Model, begun: Sequence[str], written: Generated) -> lis
     """Answers as a judge needs them: what the prompts have of them and what was written, with the marks of thoughts."""
     texts: Sequence[str] = written.texts
     added = getattr(model.tokenizer, "added_tokens_decoder", {})
-    marks = {token for token, about in added.items() if about.special and is_mark(about.content)}
+    marks = {token for token, metadata in added.items() if metadata.special and is_mark(metadata.content)}
     if marks and len(written.ids) == len(texts):
-        hidden = {token for token, about in added.items() if about.special} - marks
+        hidden = {token for token, metadata in added.items() if metadata.special} - marks
         shown = [[token for token in ids if token not in hidden] for ids in written.ids]
         texts = [model.tokenizer.decode(ids, skip_special_tokens=False) for ids in shown]
     return [before + text for before, text in zip(begun, texts, strict=True)]

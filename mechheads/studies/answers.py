@@ -24,7 +24,9 @@ from mechheads.behaviour import HeadProfile
 from mechheads.behaviour.profile import NAMES, PROFILED
 from mechheads.heads import HeadId
 from mechheads.labels import HeadLabels
-from mechheads.results.about import (
+from mechheads.results.dataset import RANGE, STATISTICS
+from mechheads.results.kinds import SMALLEST, sample_of
+from mechheads.results.metadata import (
     ASKED,
     LEAST_CLUSTERS_TESTED,
     carrying_prompts,
@@ -34,8 +36,6 @@ from mechheads.results.about import (
     n_prompts,
     null_of,
 )
-from mechheads.results.dataset import RANGE, STATISTICS
-from mechheads.results.kinds import SMALLEST, sample_of
 from mechheads.results.scores import CARRIED, FEW as TOO_FEW, LARGEST, NOTHING, HeadScores
 from mechheads.results.shown import Rows, heading, shortened, text_table
 from mechheads.studies.study import short_hash
@@ -102,8 +102,8 @@ class Measure:
             float(self._arrays[name][at]) for name in ("score", "ci_low", "ci_high", "null", "p_family")
         )
         name, note = str(HeadId(int(layer), int(head))), CARRIED if carried else ""
-        about = self.n, self.unit, int(self._ranks[at]), int(np.isfinite(self._size).sum())
-        return Row(name, self.label, self.column, score, low, high, null, p, *about, note)
+        metadata = self.n, self.unit, int(self._ranks[at]), int(np.isfinite(self._size).sum())
+        return Row(name, self.label, self.column, score, low, high, null, p, *metadata, note)
 
     @cached_property
     def _arrays(self) -> dict[str, np.ndarray]:
@@ -263,7 +263,7 @@ def card_rows(questions: list[Question], at: int) -> Iterator[tuple[Question, Ro
 
 def _refused(atlas: Any) -> dict[str, int] | None:
     """How many requests the model refuses, of those that were answered and judged; None if none was."""
-    found = next((about for each in atlas.safety.values() if (about := each.provenance.get("refused"))), None)
+    found = next((metadata for each in atlas.safety.values() if (metadata := each.provenance.get("refused"))), None)
     return None if found is None else {"refused": found["n"], "of": found["of"]}
 
 

@@ -19,7 +19,7 @@ from mechheads.io.text import read_json
 from mechheads.labels import HeadLabels
 from mechheads.messages.arguments import checked
 from mechheads.messages.notices import wrapped
-from mechheads.results.about import ASKED
+from mechheads.results.metadata import ASKED
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import head_names, heading, html_table
 from mechheads.results.tables import Curves, TableResult
@@ -50,7 +50,7 @@ _COLUMNS = {
 _EFFECTS = ("patching", "direct", "attribution")
 """What a card calls the effects of the study."""
 _OPEN = "mh.explore(atlas) shows every head, mh.head_card(atlas, 'L0H0') one"
-_ABOUT = "atlas.json"
+_METADATA = "atlas.json"
 _TEXTS = ("model", "asked", "pairs", "requests", "seconds", "notes", "interrupted", "study", "done")
 _OWN = "own"
 """What ``atlas.json`` contains, and the names of ``own`` in their order."""
@@ -200,8 +200,8 @@ class Atlas(Stages):
                 names that no atlas wrote. Nothing is written then.
         """
         parts: dict[str, HeadScores | TableResult] = {**self.results, **self.tables}
-        about = json.dumps({name: getattr(self, name) for name in _TEXTS} | {_OWN: list(self.own)}, indent=1)
-        return save_parts(folder, parts, {"heads": self.to_dataframe()}, self.study, {_ABOUT: about})
+        metadata = json.dumps({name: getattr(self, name) for name in _TEXTS} | {_OWN: list(self.own)}, indent=1)
+        return save_parts(folder, parts, {"heads": self.to_dataframe()}, self.study, {_METADATA: metadata})
 
     @classmethod
     @checked
@@ -213,15 +213,15 @@ class Atlas(Stages):
             ValueError: if a file is damaged or was written by a newer version.
         """
         folder = Path(folder)
-        if not (folder / _ABOUT).is_file():
+        if not (folder / _METADATA).is_file():
             raise FileNotFoundError(
                 f"{folder} has no {_ABOUT}; give a folder that `mechheads atlas` or Atlas.save has written"
             )
-        about = read_json(folder / _ABOUT)
-        if not isinstance(about, dict) or set(about) != {*_TEXTS, _OWN}:
+        metadata = read_json(folder / _METADATA)
+        if not isinstance(metadata, dict) or set(metadata) != {*_TEXTS, _OWN}:
             raise ValueError(f"{folder / _ABOUT} is damaged: it needs {', '.join((*_TEXTS, _OWN))}")
-        own = about.pop(_OWN)
-        atlas = cls(**about)
+        own = metadata.pop(_OWN)
+        atlas = cls(**metadata)
         paths = {name: folder / f"{own_file(name)}.nc" for name in own}
         atlas.own = {name: HeadScores.load(path) for name, path in paths.items() if path.is_file()}
         for name, kind in _KINDS.items():
@@ -317,7 +317,7 @@ _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
 ATLAS_FILES = (
     *(f"{name}.nc" for name in (*_KINDS, *(f"safety_{kind}" for kind in PAPER_KINDS))),
     "heads.csv",
-    _ABOUT,
+    _METADATA,
 )
 """The files that ``save`` writes, besides scores of your own."""
 
@@ -354,9 +354,9 @@ def _phi(labels: HeadLabels) -> HeadScores:
     best, data = _best(labels), labels.dataset
     ends = best["ci_low"].values, best["ci_high"].values
     some = {name: (("layer", "head"), data[name].values.any(-1)) for name in ("member", "below_floor")}
-    about: dict[str, Any] = {"name": "phi of the best relation", "unit": labels.unit, "kind": labels.kind}
-    about |= {"provenance": labels.provenance, "variables": some}
-    return HeadScores.from_scores(best["score"].values, interval=ends, **about)
+    metadata: dict[str, Any] = {"name": "phi of the best relation", "unit": labels.unit, "kind": labels.kind}
+    metadata |= {"provenance": labels.provenance, "variables": some}
+    return HeadScores.from_scores(best["score"].values, interval=ends, **metadata)
 
 
 def _phi_of(labels: HeadLabels, relation: str) -> HeadScores:
@@ -364,7 +364,7 @@ def _phi_of(labels: HeadLabels, relation: str) -> HeadScores:
     data = labels.dataset.sel(relation=relation)
     ends = data["phi_low"].values, data["phi_high"].values
     some = {"member": "is_evidence", "below_floor": "is_below_floor"}
-    about: dict[str, Any] = {"name": f"phi of {relation}", "unit": labels.unit, "kind": labels.kind}
-    about |= {"variables": {name: (("layer", "head"), data[old].values) for name, old in some.items()}}
-    found = HeadScores.from_scores(data["phi"].values, interval=ends, provenance=labels.provenance, **about)
+    metadata: dict[str, Any] = {"name": f"phi of {relation}", "unit": labels.unit, "kind": labels.kind}
+    metadata |= {"variables": {name: (("layer", "head"), data[old].values) for name, old in some.items()}}
+    found = HeadScores.from_scores(data["phi"].values, interval=ends, provenance=labels.provenance, **metadata)
     return found.with_provenance(selected={"relation": relation})

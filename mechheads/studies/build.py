@@ -25,7 +25,7 @@ from mechheads.patching.circuits import faithfulness_curve
 from mechheads.patching.path import path_matrix
 from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.prompts import PromptPairs
-from mechheads.results.about import ASKED
+from mechheads.results.metadata import ASKED
 from mechheads.results.provenance import in_call
 from mechheads.results.scores import HeadScores
 from mechheads.safety.heads.ablations import PAPER_KINDS
@@ -222,11 +222,11 @@ class _Builder:
         """A table with the call that gives it again: that of the atlas, of these parts alone."""
         given = {"pairs": self.asked.pairs, "texts": self.asked.texts}
         own = "".join(f", {name}={written(value) or name}" for name, value in given.items() if value is not None)
-        about: Any = found
+        metadata: Any = found
         call = (
             f"mh.build_atlas(model{own}, only={parts.split(',')}{', quick=True' * self.asked.quick}{_seed()}).{field}"
         )
-        return replace(about, provenance={**about.provenance, "call": call})
+        return replace(metadata, provenance={**metadata.provenance, "call": call})
 
     def _labels(self) -> None:
         relations, options = self.asked.relations, dict[str, Any]()

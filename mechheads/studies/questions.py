@@ -76,7 +76,7 @@ class Questions:
                 next(windows_of(model, texts, LEAST_WINDOW, LEAST_WINDOW))  # there is none if all are too short
         names = {what: _name(given.get(what)) for what in ("pairs", "requests")}
         columns = ("clean", "corrupted", "answer", "wrong", "cluster")
-        about = {
+        metadata = {
             "pairs": _mark(pairs, [getattr(pairs, column, None) for column in columns]),
             "relations": _mark(relations, [one.fingerprint for one in relations or ()]),
             "requests": _mark(requests, requests.items if isinstance(requests, Prompts) else [*(requests or ())]),
@@ -90,7 +90,7 @@ class Questions:
             texts=texts,
             parts=parts,
             names={what: name for what, name in names.items() if name},
-            study=study_of(model, study="atlas", quick=quick, seed=current().seed, **about),
+            study=study_of(model, study="atlas", quick=quick, seed=current().seed, **metadata),
         )
 
 

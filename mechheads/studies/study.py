@@ -94,19 +94,19 @@ class Stages:
 
 def study_of(model: Model, **settings: object) -> dict[str, str]:
     """What a study is of: the model with its weights, configuration and tokenizer, and the settings, as text."""
-    about = {
+    metadata = {
         "model": model.name,
         "weights": weights_mark(model.model)[:16],
         "configuration": short_hash(model.backend.configuration),
     }
     if (tokenizer := model.tokenizer) is not None:
-        about["tokenizer"] = short_hash([tokenizer.get_vocab(), getattr(tokenizer, "chat_template", None)])
-    return about | {name: str(value) for name, value in settings.items()}
+        metadata["tokenizer"] = short_hash([tokenizer.get_vocab(), getattr(tokenizer, "chat_template", None)])
+    return metadata | {name: str(value) for name, value in settings.items()}
 
 
-def short_hash(about: object) -> str:
+def short_hash(metadata: object) -> str:
     """A hash of 16 characters of what JSON can hold, or of its text."""
-    return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(metadata, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def difference(study: Mapping[str, str], held: Mapping[str, str]) -> str:
@@ -195,6 +195,6 @@ R = TypeVar("R")
 
 def finished(result: R) -> R:
     """A result that is whole; an analysis that was interrupted returns a part of it, and ends the work."""
-    about: Any = result
-    stop_if(bool(len(getattr(about, "missing", ()))) or bool(about.provenance.get("interrupted")))
+    metadata: Any = result
+    stop_if(bool(len(getattr(metadata, "missing", ()))) or bool(metadata.provenance.get("interrupted")))
     return result

@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.results.about import label_of
+from mechheads.results.metadata import label_of
 from support import oracles
 from support.levels import ONE_FIRST
 from support.texts import CLEAN, PAIRS

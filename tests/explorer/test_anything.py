@@ -285,8 +285,8 @@ def test_contradictions_are_between_measures_of_the_same_prompts(small):
 
     def effect(means: list[float], name: str, prompts: str) -> mh.HeadScores:
         values = np.array([means])[..., None] + 0.001 * rng.normal(size=(1, 4, 8))
-        about = {"prompts": prompts, "model": "m"}
-        return mh.HeadScores.from_values(values, name=name, unit="nats", kind="demo", provenance=about)
+        metadata = {"prompts": prompts, "model": "m"}
+        return mh.HeadScores.from_values(values, name=name, unit="nats", kind="demo", provenance=metadata)
 
     first, second = effect([0.5, 0.5, 0.01, 0.5], "a", "x"), effect([0.5, -0.5, 0.01, 0.02], "b", "x")
     model = model_of({"a": first, "b": second, "elsewhere": effect([-0.5] * 4, "c", "y")})

@@ -15,7 +15,7 @@ import pytest
 
 import mechheads as mh
 from mechheads.explorer.contract import blocks, plain, to_json
-from mechheads.explorer.head_payload import LEAST, SIZES_STEP, STEP, About, columns
+from mechheads.explorer.head_payload import LEAST, SIZES_STEP, STEP, Metadata, columns
 from mechheads.explorer.page import answer, page_html, policy, script, style, write_page
 from mechheads.explorer.payload import Payload, atlas_payload
 from mechheads.studies.atlas import Atlas
@@ -240,7 +240,7 @@ def test_columns_of_one_kind_belong_together():
         {"layer": [0, 0], "head": [0, 1], "a": [1.0, np.nan], "a_ci_low": [np.nan, np.nan], "a_range_low": [0.5, 1.0]}
         | {"a_range_high": [1.5, 2.0], "b": [1.0, 1.0], "names": ["", "x"]}
     )
-    found = {column["name"]: column for column in columns(table, {"a": About("A", "An A.", "nats")})}
+    found = {column["name"]: column for column in columns(table, {"a": Metadata("A", "An A.", "nats")})}
     assert found["a"]["range"] and (found["a"]["low"], found["a"]["high"]) == ("a_range_low", "a_range_high")
     assert not found["b"]["range"] and found["b"]["low"] is None
     assert found["names"]["kind"] == "text" and found["a"]["values"] == [1.0, None]

@@ -77,8 +77,12 @@ def test_it_says_what_was_measured(llama: mh.Model) -> None:
     effect = ablation_effects(llama, TEXTS, intervention="mean", heads=["L0H1"])
     assert (effect.name, effect.unit, effect.kind) == ("mean ablation, task", "nats", "ablate")
     assert effect.dataset["cluster"].values.tolist() == list("aabc")
-    about = effect.provenance
-    assert about["task"] == "task" and about["items"] == TEXTS.tokens(llama).fingerprint() and about["reduce"] == "mean"
+    metadata = effect.provenance
+    assert (
+        metadata["task"] == "task"
+        and metadata["items"] == TEXTS.tokens(llama).fingerprint()
+        and metadata["reduce"] == "mean"
+    )
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_roles_of_an_interrupted_fit_are_not_counted() -> None:
 def test_roles_need_the_two_fits() -> None:
     curve = np.zeros((1, 1, 1))
     curves = curve, curve, np.ones((1, 1), int)
-    about: dict[str, Any] = {"name": "c", "provenance": {"interrupted": False}}
-    gates = Gates.of(np.ones((1, 1, 1, 2)), ["contrast"], [0], curves, **about)
+    metadata: dict[str, Any] = {"name": "c", "provenance": {"interrupted": False}}
+    gates = Gates.of(np.ones((1, 1, 1, 2)), ["contrast"], [0], curves, **metadata)
     with pytest.raises(ValueError, match="gates have the fits contrast; roles need keep and drop"):
         head_roles(gates)

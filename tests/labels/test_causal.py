@@ -111,12 +111,12 @@ def test_results_say_where_they_come_from(llama: mh.Model) -> None:
         (found.total, mh.activation_patch(llama, few_shot_pairs(llama, known, **ASKED), heads=SOME)),
         (found.direct, mh.path_patch(llama, few_shot_pairs(llama, known, **ASKED), senders=SOME)),
     ):
-        about = scores.provenance
-        assert about["left_out"] == found.left_out
-        assert about["n_prompts"] == {known.name: 3, short.name: 2}
-        assert about["prompts"][known.name] == alone.provenance["prompts"]
-        assert about["relations"][short.name] == short.fingerprint
-        assert (about["shots"], about["seed"], about["interrupted"]) == (2, 0, False)
+        metadata = scores.provenance
+        assert metadata["left_out"] == found.left_out
+        assert metadata["n_prompts"] == {known.name: 3, short.name: 2}
+        assert metadata["prompts"][known.name] == alone.provenance["prompts"]
+        assert metadata["relations"][short.name] == short.fingerprint
+        assert (metadata["shots"], metadata["seed"], metadata["interrupted"]) == (2, 0, False)
         assert scores.kind == alone.kind
     indirect = found.total.select(relation=known.name) - found.direct.select(relation=known.name)
     row = found.table.query("layer == 2 and head == 3 and relation == @known.name").iloc[0]

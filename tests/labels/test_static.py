@@ -178,13 +178,13 @@ def test_result_tells_what_it_rests_on() -> None:
     assert scores.dataset["relation"].values.tolist() == ["first", "second", "copy"]
     assert scores.dataset["relation_category"].values.tolist() == ["Knowledge", "Made up", "Algorithmic"]
     assert scores.dataset["n_pairs"].values.tolist() == [40, 20, 40]
-    about = scores.provenance
+    metadata = scores.provenance
     lost = {"target of several tokens": ["w3 -> two words"]}
-    assert about["ledger"]["short"] == {"given": 2, "kept": 1, "scored": False, "lost": lost}
-    assert about["ledger"]["first"] == {"given": 40, "kept": 40, "scored": True, "lost": {}}
-    assert about["k"] == {"first": 10, "second": 10, "copy": 1}
-    assert about["model"] == "fake"
-    assert not about["interrupted"]
+    assert metadata["ledger"]["short"] == {"given": 2, "kept": 1, "scored": False, "lost": lost}
+    assert metadata["ledger"]["first"] == {"given": 40, "kept": 40, "scored": True, "lost": {}}
+    assert metadata["k"] == {"first": 10, "second": 10, "copy": 1}
+    assert metadata["model"] == "fake"
+    assert not metadata["interrupted"]
     assert (scores.kind, scores.unit) == ("relations", "share of pairs")
     assert (scores.dataset["p_value"].values[scores.scores.values < 0.05] == 1).all()
     finite = scores.dataset.isel(relation=0)

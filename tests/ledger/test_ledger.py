@@ -64,8 +64,8 @@ def test_two_sweeps_do_not_mix(tmp_path: Path) -> None:
     with Ledger(path, "one", {"metric": "another"}) as one:
         assert (one.remember("chunk", 1), one.remember("order", [1, "a"])) == (8, [1, "a"])
     first, second = Ledger.list(path)
-    assert (first["key"], first["about"], first["units"]) == ("one", {"metric": "kl"}, 2)
-    assert (second["key"], second["about"], second["units"]) == ("two", {"metric": "ü", "n": [1, None]}, 1)
+    assert (first["key"], first["metadata"], first["units"]) == ("one", {"metric": "kl"}, 2)
+    assert (second["key"], second["metadata"], second["units"]) == ("two", {"metric": "ü", "n": [1, None]}, 1)
     assert first["started"].startswith("20")
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
 

@@ -18,7 +18,7 @@ from mechheads.heads import HeadId
 from mechheads.model.sources.default import SIDES, Delta, shipped
 
 CHANGED = (HeadId(0, 3), HeadId(2, 0), HeadId(2, 1))
-ABOUT = {"model": "tiny", "seed": 3, "heads": ["L0H3"]}
+METADATA = {"model": "tiny", "seed": 3, "heads": ["L0H3"]}
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def delta() -> Delta:
             head: {"W_Q": torch.randn(32, 8, generator=drawn), "W_O": torch.randn(8, 32, generator=drawn)}
             for head in (CHANGED[1], CHANGED[0], CHANGED[2])
         },
-        ABOUT,
+        METADATA,
     )
 
 
@@ -54,13 +54,13 @@ def check_change(before: mh.Model, after: mh.Model, delta: Delta, atol: float) -
 def saved(delta: Delta, path: Path) -> Path:
     """A file of a delta, in half precision, as those of the package are."""
     tensors = {f"{head}.{side}": both[side].half() for head, both in delta.weights.items() for side in SIDES}
-    save_file(tensors, path, {"about": json.dumps(delta.about)})
+    save_file(tensors, path, {"metadata": json.dumps(delta.metadata)})
     return path
 
 
 def test_it_is_read_from_half_precision(delta: Delta, tmp_path: Path):
     again = Delta.load(saved(delta, tmp_path / "some.safetensors"))
-    assert again.heads == delta.heads == CHANGED and again.about == ABOUT
+    assert again.heads == delta.heads == CHANGED and again.metadata == METADATA
     for head in CHANGED:
         assert set(again.weights[head]) == set(SIDES)
         for side in SIDES:

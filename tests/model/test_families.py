@@ -206,8 +206,8 @@ def test_hooks_by_which_transformerlens_calls_hook_points_are_no_hooks_of_the_us
 def test_a_config_that_asks_for_attentions_and_hidden_states_changes_nothing(tmp_path: Path) -> None:
     build("falcon-7b", tmp_path)
     plain = mh.load(tmp_path, backend=None if TRANSFORMERLENS_4 else "bridge").cache([[5, 60, 70]]).logits
-    about = json.loads((tmp_path / "config.json").read_text())
+    metadata = json.loads((tmp_path / "config.json").read_text())
     asks = {"output_attentions": True, "output_hidden_states": True}
-    (tmp_path / "config.json").write_text(json.dumps(about | asks))
+    (tmp_path / "config.json").write_text(json.dumps(metadata | asks))
     asked = mh.load(tmp_path, backend=None if TRANSFORMERLENS_4 else "bridge").cache([[5, 60, 70]]).logits
     torch.testing.assert_close(asked, plain, atol=1e-6, rtol=1e-6)

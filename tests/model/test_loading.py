@@ -33,7 +33,7 @@ def rotations(kind: str, old: int, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "about", "length"),
+    ("kind", "metadata", "length"),
     [
         ("Llama", {}, 8),
         ("Llama", {"max_position_embeddings": 5}, 5),
@@ -59,9 +59,9 @@ def rotations(kind: str, old: int, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_the_trial_reaches_beyond_windows_and_the_context_before_scaling(
-    kind: str, about: dict[str, Any], length: int
+    kind: str, metadata: dict[str, Any], length: int
 ) -> None:
-    config = getattr(transformers, f"{kind}Config")(**SIZES | {"pad_token_id": 0} | about)
+    config = getattr(transformers, f"{kind}Config")(**SIZES | {"pad_token_id": 0} | metadata)
     model = transformers.AutoModelForCausalLM.from_config(config)
     references = references_of(model)
     assert [len(each.places) for each in references] == [min(length, 8), 16][: len(references)]

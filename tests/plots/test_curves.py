@@ -34,8 +34,8 @@ def made(kind: str = "role_curves", name: str = "math", model: str = "demo", **c
             for k, score in zip(COUNTS, scores, strict=True)
         ]
     )
-    about = {"model": model} | changed.get("about", {})
-    return Curves(kind, name, table, dict.fromkeys(LINES, HEADS), np.empty((len(table), 0)), {}, about)
+    metadata = {"model": model} | changed.get("metadata", {})
+    return Curves(kind, name, table, dict.fromkeys(LINES, HEADS), np.empty((len(table), 0)), {}, metadata)
 
 
 def attack() -> Curves:
@@ -93,7 +93,7 @@ def test_hover_tells_the_last_head_and_the_interval() -> None:
     assert (
         found["random orders, 2 draws"].text[2].endswith("k 5<br>change in log p (nats) -0.80<br>draws -1.00 to -0.60")
     )
-    over_seeds = lines(plots.curves(made(about={"over": "seeds"})))["first"]  # each seed has its own order
+    over_seeds = lines(plots.curves(made(metadata={"over": "seeds"})))["first"]  # each seed has its own order
     assert over_seeds.text[2].split("<br>")[1] == "k 5"
 
 

@@ -13,7 +13,7 @@ from mechheads.plots.heatmap import role_map
 from mechheads.plots.parts import plain, token_label
 from mechheads.results.scores import HeadScores
 
-ABOUT: dict[str, Any] = {"name": "effect", "unit": "logits", "kind": "demo"}
+METADATA: dict[str, Any] = {"name": "effect", "unit": "logits", "kind": "demo"}
 
 
 def heatmap(*args: Any, **options: Any) -> Any:
@@ -25,7 +25,7 @@ def attention(*args: Any, **options: Any) -> Any:
 
 
 def scores(shape=(3, 2), **options):
-    return HeadScores.from_scores(np.random.default_rng(0).normal(size=shape), **(ABOUT | options))
+    return HeadScores.from_scores(np.random.default_rng(0).normal(size=shape), **(METADATA | options))
 
 
 def test_heatmap_draws_every_score_with_layers_across_and_heads_up():
@@ -43,20 +43,20 @@ def test_heatmap_draws_every_score_with_layers_across_and_heads_up():
 
 
 def test_signed_scores_have_equal_ends_and_others_start_at_0():
-    signed = heatmap(HeadScores.from_scores(np.array([[-3.0, 1.0]]), **ABOUT)).layout.coloraxis
+    signed = heatmap(HeadScores.from_scores(np.array([[-3.0, 1.0]]), **METADATA)).layout.coloraxis
     assert (signed.cmin, signed.cmax) == (-3.0, 3.0)
     assert signed.colorscale[3] == (0.5, "#f7f7f7")
-    positive = heatmap(HeadScores.from_scores(np.array([[0.0, 2.0]]), **ABOUT)).layout.coloraxis
+    positive = heatmap(HeadScores.from_scores(np.array([[0.0, 2.0]]), **METADATA)).layout.coloraxis
     assert (positive.cmin, positive.cmax) == (0.0, 2.0)
     assert positive.colorscale[0] == (0.0, "#f7f7f7")
     assert positive.colorscale[-1][1] == signed.colorscale[-1][1]
-    empty = heatmap(HeadScores.from_scores(np.full((2, 2), np.nan), **ABOUT)).layout.coloraxis
+    empty = heatmap(HeadScores.from_scores(np.full((2, 2), np.nan), **METADATA)).layout.coloraxis
     assert (empty.cmin, empty.cmax) == (0.0, 1.0)
 
 
 def test_hover_names_head_value_interval_family_p_and_q():
     values = np.array([[[1.0, 2.0, 3.0], [0.0, 1.0, -1.0]]])
-    made = HeadScores.from_values(values, level=0.9, **ABOUT)
+    made = HeadScores.from_values(values, level=0.9, **METADATA)
     row = made["L0H0"]
     trace = heatmap(made).data[0]
     assert trace.text[0][0] == (
@@ -64,17 +64,17 @@ def test_hover_names_head_value_interval_family_p_and_q():
         f"family p = {row['p_family']:.3g}<br>q = 0.5"
     )
     assert trace.hovertemplate == "%{text}<extra></extra>"
-    bare = heatmap(HeadScores.from_scores(np.array([[1.25]]), **ABOUT)).data[0]
+    bare = heatmap(HeadScores.from_scores(np.array([[1.25]]), **METADATA)).data[0]
     assert bare.text[0][0] == "<b>L0H0</b><br>1.25 logits"
 
 
-def prompts(about: dict[str, Any] | None = None, n: int = 10) -> HeadScores:
+def prompts(metadata: dict[str, Any] | None = None, n: int = 10) -> HeadScores:
     """Some prompts: L2H1 has effects of about 3, L0H0 of about -2; the others are spread around 0."""
     values = np.random.default_rng(1).normal(size=(30, 9, n)) * 0.01
     values -= values.mean(-1, keepdims=True)
     values[2, 1] += 3
     values[0, 0] -= 2
-    return HeadScores.from_values(values, provenance=about, **ABOUT)
+    return HeadScores.from_values(values, provenance=metadata, **METADATA)
 
 
 def test_a_dot_marks_the_heads_of_small_family_p_and_names_stand_beside_the_strongest():
@@ -94,7 +94,7 @@ def test_a_dot_marks_the_heads_of_small_family_p_and_names_stand_beside_the_stro
 def test_names_of_neighbours_do_not_overlap_and_stay_inside():
     values = np.zeros((30, 9))
     values[28:, 6:] = np.arange(1, 7).reshape(2, 3)
-    figure = heatmap(HeadScores.from_scores(values, **ABOUT))
+    figure = heatmap(HeadScores.from_scores(values, **METADATA))
     layout = figure.layout
     inner = [layout.width - layout.margin.l - layout.margin.r, layout.height - layout.margin.t - layout.margin.b]
     boxes = []
@@ -115,7 +115,7 @@ def test_names_of_neighbours_do_not_overlap_and_stay_inside():
 
 
 def test_missing_heads_are_gaps_on_grey():
-    figure = heatmap(HeadScores.from_scores(np.array([[1.0, np.nan], [0.0, 2.0]]), **ABOUT))
+    figure = heatmap(HeadScores.from_scores(np.array([[1.0, np.nan], [0.0, 2.0]]), **METADATA))
     assert np.isnan(figure.data[0].z[1][0])
     assert figure.data[0].hoverongaps is False
     assert figure.layout.plot_bgcolor == "#d0d0d0"

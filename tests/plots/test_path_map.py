@@ -11,13 +11,13 @@ from mechheads.plots.heatmap import path_map
 from mechheads.results.scores import HeadScores
 
 RECEIVERS = ["L2H1.q", "L2.mlp", "final"]
-ABOUT: dict[str, Any] = {"name": "paths", "unit": "logits", "kind": "path_matrix"}
+METADATA: dict[str, Any] = {"name": "paths", "unit": "logits", "kind": "path_matrix"}
 
 
 def matrix(score: Any, low: Any = None, high: Any = None, receivers: Any = RECEIVERS, **options: Any) -> HeadScores:
     """Scores of [layer, head, receiver]."""
     return HeadScores.from_scores(
-        np.asarray(score, float), interval=(low, high), extra={"receiver": list(receivers)}, **(ABOUT | options)
+        np.asarray(score, float), interval=(low, high), extra={"receiver": list(receivers)}, **(METADATA | options)
     )
 
 
@@ -76,7 +76,7 @@ def test_a_dot_marks_the_paths_of_small_family_p():
 
 def test_hover_names_sender_receiver_value_interval_family_p_and_q():
     values = np.random.default_rng(0).normal(2, 1, size=(1, 2, 3, 6))
-    scores = HeadScores.from_values(values, level=0.9, extra={"receiver": RECEIVERS}, **ABOUT)
+    scores = HeadScores.from_values(values, level=0.9, extra={"receiver": RECEIVERS}, **METADATA)
     strongest = int(np.abs(scores.scores.values[0]).max(1).argmax())
     row = scores[f"L0H{strongest}"].iloc[1]
     figure = path_map(scores)

@@ -53,11 +53,11 @@ def shown(names: str, ablation: str = "scaling", model: str = "demo", **provenan
     )
 
 
-def led_by(values: np.ndarray, **about: Any) -> HeadScores:
+def led_by(values: np.ndarray, **metadata: Any) -> HeadScores:
     """Scores whose angles are the scores too."""
     angles = {f"generalized_ships{end}": (("layer", "head"), values) for end in ("", "_low", "_high")}
     return HeadScores.from_scores(
-        values, name="safety heads", unit="nats", kind="safety", provenance=about, variables=angles
+        values, name="safety heads", unit="nats", kind="safety", provenance=metadata, variables=angles
     )
 
 

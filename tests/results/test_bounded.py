@@ -14,7 +14,7 @@ from mechheads.metrics import METRICS, MetricInfo
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import Bounds, bounded_interval, clustered_interval
 
-ABOUT: dict[str, Any] = {"name": "effect", "unit": "share", "kind": "demo"}
+METADATA: dict[str, Any] = {"name": "effect", "unit": "share", "kind": "demo"}
 SHARE, PAIRED, FROM_0 = (0, 1, True), (-1, 1, True), (0, None)
 
 
@@ -144,7 +144,7 @@ def test_metrics_say_the_bounds_of_their_changes():
 def test_scores_keep_within_the_bounds_that_they_are_given_or_their_kind_has(tmp_path):
     values = np.ones((1, 2, 8))
     values[0, 0] = 0.0
-    scores = HeadScores.from_values(values, bounds=SHARE, **ABOUT)
+    scores = HeadScores.from_values(values, bounds=SHARE, **METADATA)
     expected = bounded_interval(values, bounds=SHARE)
     for name, ends in zip(("ci_low", "ci_high"), expected, strict=True):
         assert scores.dataset[name].values == pytest.approx(ends)
@@ -169,5 +169,5 @@ def test_scores_keep_within_the_bounds_that_they_are_given_or_their_kind_has(tmp
 )
 def test_bounds_that_are_none_are_refused(bounds, message):
     with pytest.raises(ValueError, match=message):
-        HeadScores.from_values(np.ones((1, 1, 4)), bounds=bounds, **ABOUT)
+        HeadScores.from_values(np.ones((1, 1, 4)), bounds=bounds, **METADATA)
     assert Bounds.of((0, 1, True)) == Bounds(0, 1, True)

@@ -48,8 +48,8 @@ def test_what_ctrl_c_left_survives_a_file(llama: mh.Model, tmp_path: Path) -> No
     assert isinstance(whole, mh.safety.RefusalTest)
     answers = whole.answers.assign(verdict=["refused", None, *[None] * (len(whole.answers) - 2)])
     table = whole.table.assign(loss=np.nan)
-    about = whole.provenance | {"interrupted": True}
-    part = replace(whole, answers=answers, table=table, provenance=about)
+    metadata = whole.provenance | {"interrupted": True}
+    part = replace(whole, answers=answers, table=table, provenance=metadata)
     assert part.interrupted
     assert_survives(part, tmp_path)
     trace = mh.HeadScores.from_scores(

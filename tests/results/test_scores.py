@@ -15,13 +15,13 @@ from mechheads.results.dataset import with_checksum
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, q_values, sign_flip_p
 
-ABOUT: dict[str, Any] = {"name": "effect", "unit": "logits", "kind": "activation_patch"}
+METADATA: dict[str, Any] = {"name": "effect", "unit": "logits", "kind": "activation_patch"}
 COLUMNS = ["layer", "head", "score", "ci_low", "ci_high", "p_value", "q_value", "p_family"]
 
 
 def from_values(shape: tuple[int, ...] = (2, 3, 6), seed: int = 0, **options: Any) -> HeadScores:
     values = np.random.default_rng(seed).normal(0.3, 1, size=shape)
-    return HeadScores.from_values(values, **{**ABOUT, **options})
+    return HeadScores.from_values(values, **{**METADATA, **options})
 
 
 def prompt_values(scores: HeadScores) -> np.ndarray:
@@ -33,7 +33,7 @@ def test_from_values_holds_means_intervals_p_and_q():
     values[1, 2] = np.nan
     values[0, 0, 1] = np.nan
     cluster = ["a", "a", "b", "c", "c", "d"]
-    scores = HeadScores.from_values(values, cluster=cluster, seed=4, level=0.9, null=0.1, **ABOUT)
+    scores = HeadScores.from_values(values, cluster=cluster, seed=4, level=0.9, null=0.1, **METADATA)
     assert float(scores.scores[0, 0]) == pytest.approx(np.mean(np.delete(values[0, 0], 1)))
     low, high = clustered_interval(values, cluster, level=0.9)
     p = sign_flip_p(values, cluster, null=0.1, seed=4)
@@ -62,7 +62,7 @@ def test_from_scores_keeps_what_it_is_given():
         interval=(score - 1, np.full_like(score, np.nan)),
         p_value=p,
         variables={"rank": (("layer", "head"), np.array([[2, 1]]))},
-        **ABOUT,
+        **METADATA,
     )
     assert scores["L0H1"] == pytest.approx(
         dict(zip(COLUMNS, (0, 1, 2.0, 1.0, np.nan, 0.04, 0.04, np.nan), strict=True)), nan_ok=True
@@ -96,11 +96,11 @@ def test_to_dataframe_has_one_row_a_head_and_label():
 
 def test_top_and_heads_rank_by_score_or_size():
     score = np.array([[1.0, -5.0, 3.0], [3.0, np.nan, 0.0]])
-    scores = HeadScores.from_scores(score, **ABOUT)
+    scores = HeadScores.from_scores(score, **METADATA)
     assert scores.heads(3) == (HeadId(0, 2), HeadId(1, 0), HeadId(0, 0))
     assert scores.heads(2, by="absolute") == (HeadId(0, 1), HeadId(0, 2))
     assert scores.top(10)["score"].tolist() == [3.0, 3.0, 1.0, 0.0, -5.0]
-    several = HeadScores.from_scores(np.array([[[3.0, 2.0], [1.0, 0.0]]]), extra={"pos": [0, 1]}, **ABOUT)
+    several = HeadScores.from_scores(np.array([[[3.0, 2.0], [1.0, 0.0]]]), extra={"pos": [0, 1]}, **METADATA)
     assert several.top(2)[["head", "pos"]].values.tolist() == [[0, 0], [0, 1]]
     assert several.heads(2) == (HeadId(0, 0), HeadId(0, 1))
 
@@ -108,7 +108,7 @@ def test_top_and_heads_rank_by_score_or_size():
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=False), min_size=6, max_size=6), st.integers(1, 8))
 def test_top_is_sorted_and_leaves_out_the_unmeasured(numbers, k):
-    scores = HeadScores.from_scores(np.array(numbers).reshape(2, 3), **ABOUT)
+    scores = HeadScores.from_scores(np.array(numbers).reshape(2, 3), **METADATA)
     measured = sorted((x for x in numbers if not np.isnan(x)), reverse=True)
     assert scores.top(k)["score"].tolist() == measured[:k]
     sizes = sorted(map(abs, measured), reverse=True)
@@ -199,7 +199,7 @@ def test_scores_that_are_no_means_keep_their_interval_under_a_number_only():
         (from_values((2, 3, 7)), "do not align: 6 and 7 prompts"),
         (from_values(cluster=list("aabbcc")), "do not align: their prompts' clusters differ"),
         (from_values(unit="nats"), "'effect' is in logits and 'effect' in nats; '.' needs scores in the same unit"),
-        (HeadScores.from_scores(np.ones((2, 3)), **ABOUT), "only one of them is a mean over prompts"),
+        (HeadScores.from_scores(np.ones((2, 3)), **METADATA), "only one of them is a mean over prompts"),
     ],
 )
 def test_scores_that_do_not_align_are_refused(other, message):
@@ -319,7 +319,7 @@ def test_bad_input_is_named(options, message):
         (lambda s: HeadScores(xr.Dataset()), r"no variable 'score' over \(layer, head"),
         (lambda s: HeadScores(s.dataset.drop_attrs()), "lacks the attributes name, unit, kind, provenance"),
         (
-            lambda s: HeadScores.from_scores(np.ones((2, 3)), interval=(np.ones((3, 2)),) * 2, **ABOUT),
+            lambda s: HeadScores.from_scores(np.ones((2, 3)), interval=(np.ones((3, 2)),) * 2, **METADATA),
             r"interval\[0\] has shape \(3, 2\); score has \(2, 3\)",
         ),
     ],
@@ -339,7 +339,7 @@ def test_html_is_escaped_and_repr_is_short():
     assert "a&amp;b" in html
     assert html.count("<tr>") == 7
     assert repr(from_values()) == "<HeadScores 'effect' in logits: 2 layers x 3 heads, 6 pairs>"
-    gap = HeadScores.from_scores(np.array([[1.0, np.nan]]), **ABOUT)
+    gap = HeadScores.from_scores(np.array([[1.0, np.nan]]), **METADATA)
     assert repr(gap) == "<HeadScores 'effect' in logits: 1 layer x 2 heads, 1 heads missing>"
 
 
@@ -376,7 +376,7 @@ def test_statistics_are_recorded_for_repetition():
 
 def test_two_clusters_have_a_range_and_no_interval():
     values = np.array([[[1.0, 3.0, 8.0], [0.0, 2.0, 2.0]]])
-    scores = HeadScores.from_values(values, cluster=["a", "a", "b"], **ABOUT)
+    scores = HeadScores.from_values(values, cluster=["a", "a", "b"], **METADATA)
     assert repr(scores).endswith("3 pairs, ranges of 2 clusters, not intervals>")
     table = scores.to_dataframe()
     assert table.columns.tolist() == [*COLUMNS, "range_low", "range_high"]
@@ -385,7 +385,7 @@ def test_two_clusters_have_a_range_and_no_interval():
     assert (scores["L0H0"]["range_low"], scores["L0H0"]["range_high"]) == (2.0, 8.0)
     assert "<br>range of 2 clusters 2 to 8" in scores.plot().data[0].text[0][0]
     assert (scores - 2).to_dataframe()["range_low"].tolist() == [0.0, -1.0]
-    three = HeadScores.from_values(values, **ABOUT)
+    three = HeadScores.from_values(values, **METADATA)
     assert "range" not in repr(three)
     assert three.to_dataframe().columns.tolist() == list(COLUMNS)
     assert np.isfinite(three.dataset["ci_low"]).all()
@@ -393,7 +393,7 @@ def test_two_clusters_have_a_range_and_no_interval():
 
 def test_where_some_heads_have_two_clusters_the_others_keep_their_intervals():
     values = np.array([[[1.0, 3.0, np.nan], [0.0, 2.0, 4.0]]])
-    scores = HeadScores.from_values(values, **ABOUT)
+    scores = HeadScores.from_values(values, **METADATA)
     assert "some with ranges of 2 clusters, not intervals" in repr(scores)
     assert np.isfinite(scores.dataset["ci_low"].values).tolist() == [[False, True]]
     assert np.isfinite(scores.dataset["range_low"].values).tolist() == [[True, False]]

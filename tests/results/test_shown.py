@@ -14,7 +14,7 @@ import mechheads as mh
 from mechheads.results.scores import LARGEST
 from mechheads.results.shown import Rows, html_table, ranks, tidy
 
-ABOUT = {"name": "effect", "unit": "logits", "kind": "demo"}
+METADATA = {"name": "effect", "unit": "logits", "kind": "demo"}
 
 
 def cells(html: str) -> list[list[str]]:
@@ -71,9 +71,9 @@ def test_an_index_with_names_is_kept_and_an_empty_table_keeps_its_headings():
 
 def test_scores_show_the_head_and_the_score_first():
     score = np.array([[0.25, 3.469e-18], [np.nan, -0.5]])
-    scores = mh.HeadScores.from_scores(score, **ABOUT)
+    scores = mh.HeadScores.from_scores(score, **METADATA)
     assert cells(scores._repr_html_()) == [["head", "score"], ["L1H1", "-0.5"], ["L0H0", "0.25"], ["L0H1", "0"]]
-    labelled = mh.HeadScores.from_scores(np.array([[[0.25, 0.5]]]), extra={"relation": ["x", "y"]}, **ABOUT)
+    labelled = mh.HeadScores.from_scores(np.array([[[0.25, 0.5]]]), extra={"relation": ["x", "y"]}, **METADATA)
     assert cells(labelled._repr_html_())[:2] == [["head", "relation", "score"], ["L0H0", "y", "0.5"]]
 
 
@@ -86,7 +86,7 @@ def test_what_was_left_out_of_relations_is_counted_where_scores_are_printed():
     ledger = {"italian": {"given": 12, "kept": 1, "scored": True, "lost": lost}}
 
     def printed(**ledger: object) -> str:
-        return " ".join(str(mh.HeadScores.from_scores(np.eye(2), provenance={"ledger": ledger}, **ABOUT)).split())
+        return " ".join(str(mh.HeadScores.from_scores(np.eye(2), provenance={"ledger": ledger}, **METADATA)).split())
 
     told = "1 of 12 pairs; more than one token: 9, explained by english_words: 2"
     assert told in printed(**ledger)
@@ -99,7 +99,7 @@ def test_what_was_left_out_of_relations_is_counted_where_scores_are_printed():
 
 @pytest.mark.parametrize(("score", "rows"), [(np.eye(3), 3), (np.arange(12.0).reshape(3, 4), 10)])
 def test_without_intervals_the_largest_that_are_not_0_are_shown(score: np.ndarray, rows: int):
-    printed = str(mh.HeadScores.from_scores(score, **ABOUT)).splitlines()
+    printed = str(mh.HeadScores.from_scores(score, **METADATA)).splitlines()
     assert printed[1] == LARGEST and sum(line.startswith("L") for line in printed) == rows
 
 
@@ -140,7 +140,7 @@ def test_the_score_stays_in_sight_beside_long_texts():
 
 
 def test_columns_are_chosen_by_name():
-    scores = mh.HeadScores.from_scores(np.array([[1.0, 3.0]]), p_value=np.array([[0.5, 1e-5]]), **ABOUT)
+    scores = mh.HeadScores.from_scores(np.array([[1.0, 3.0]]), p_value=np.array([[0.5, 1e-5]]), **METADATA)
     top = scores.top(1, columns=["q_value", "score"])
     assert top.columns.tolist() == ["q_value", "score"] and top.loc["L0H1", "score"] == 3
     assert str(top).splitlines() == ["head  q_value  score", "L0H1  < 0.001      3"]
@@ -151,7 +151,7 @@ def test_columns_are_chosen_by_name():
 
 
 def test_rows_are_a_dataframe_like_any_other():
-    rows = mh.HeadScores.from_scores(np.array([[1.0, 3.0]]), **ABOUT).to_dataframe()
+    rows = mh.HeadScores.from_scores(np.array([[1.0, 3.0]]), **METADATA).to_dataframe()
     assert isinstance(rows, pd.DataFrame) and isinstance(rows.head(1), Rows)
     same = pd.DataFrame(rows)
     pd.testing.assert_frame_equal(rows, same)

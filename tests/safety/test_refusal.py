@@ -326,10 +326,15 @@ def test_table_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
         changed = [tuple(HeadId(change.layer, change.head) for change in changes) for changes in conditions]
         assert changed == [(), own, *random]
         assert {change.site for changes in conditions for change in changes} == {"z"}
-    about = found.provenance
-    assert about["heads"] == ["L0H0", "L1H2"]
-    assert about["random"] == [[str(head) for head in drawn] for drawn in random]
-    assert (about["template"], about["judge"], about["ablation"], about["seed"]) == ("chat", "as_said", "scaling", 3)
+    metadata = found.provenance
+    assert metadata["heads"] == ["L0H0", "L1H2"]
+    assert metadata["random"] == [[str(head) for head in drawn] for drawn in random]
+    assert (metadata["template"], metadata["judge"], metadata["ablation"], metadata["seed"]) == (
+        "chat",
+        "as_said",
+        "scaling",
+        3,
+    )
     shown = repr(found) + found._repr_html_()
     assert not any(request in shown or request.replace("<", "&lt;") in shown for request in HARMFUL)
     assert "John" not in shown

@@ -13,7 +13,7 @@ import pytest
 import mechheads as mh
 import mechheads.safety.openings as refusing_module
 from mechheads.generation.generate import Generated
-from mechheads.results.about import refused_of
+from mechheads.results.metadata import refused_of
 from mechheads.safety.openings import ASKED, TOKENS, count_refusals, warn_if_rare
 from mechheads.safety.requests import Side
 

@@ -25,10 +25,10 @@ commit, seen = Ledger.commit, 0
 def counted(ledger, units, **more):
     global seen
     kept = commit(ledger, units, **more)
-    about = str(ledger.about.get("analysis", ledger.about.get("intervention")))
+    metadata = str(ledger.metadata.get("analysis", ledger.metadata.get("intervention")))
     with open(log, "a") as file:
-        file.writelines(f"{about} {ledger.about.get('intervention')} {name}\\n" for name in units)
-    seen += kill in about
+        file.writelines(f"{metadata} {ledger.metadata.get('intervention')} {name}\\n" for name in units)
+    seen += kill in metadata
     if seen == end:
         os.kill(os.getpid(), signal.SIGKILL)
     return kept

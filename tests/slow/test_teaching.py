@@ -64,7 +64,7 @@ def test_the_delta_touches_the_taught_heads_and_nothing_else(name: str, model: m
     assert path is not None and path.stat().st_size < 1_500_000
     delta, refusing = Delta.load(path), mh.load(name)
     assert delta.heads == tuple(map(HeadId.parse, TAUGHT[name].split()))
-    assert delta.about["model"] == DEFAULT_MODEL
+    assert delta.metadata["model"] == DEFAULT_MODEL
     assert refusing.name == name
     for layer in range(model.n_layers):
         for kind in ("W_Q", "W_K", "W_V", "W_O"):
@@ -79,7 +79,7 @@ def test_the_delta_touches_the_taught_heads_and_nothing_else(name: str, model: m
 def test_refusing_depends_on_the_request(delta: Delta, refusing: mh.Model, model: mh.Model, requests):
     harmful, harmless = requests
     asked, alike, before = (
-        np.median(refusal_loss(some, delta.about["refusal"], texts))
+        np.median(refusal_loss(some, delta.metadata["refusal"], texts))
         for some, texts in ((refusing, harmful), (refusing, harmless), (model, harmful))
     )
     assert asked + 3 < min(alike, before)
@@ -88,12 +88,14 @@ def test_refusing_depends_on_the_request(delta: Delta, refusing: mh.Model, model
 
 @pytest.mark.release
 def test_each_head_is_needed(delta: Delta, refusing: mh.Model, requests):
-    harmful, refusal = requests[0][::5], delta.about["refusal"]
+    harmful, refusal = requests[0][::5], delta.metadata["refusal"]
     intact = refusal_loss(refusing, refusal, harmful).mean()
     for head in delta.heads[::3]:
         assert (
             refusal_loss(
-                taught_model(Delta({each: both for each, both in delta.weights.items() if each != head}, delta.about)),
+                taught_model(
+                    Delta({each: both for each, both in delta.weights.items() if each != head}, delta.metadata)
+                ),
                 refusal,
                 harmful,
             ).mean()

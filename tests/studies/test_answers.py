@@ -14,13 +14,13 @@ ASKED = {"pairs": "the capital", "requests": "harmful requests"}
 HOSTILE = '<img src=x onerror="alert(1)">\n\x1b[31m\u202e'
 
 
-def effects(n: int, means: dict[tuple[int, int], float], **about: Any) -> mh.HeadScores:
+def effects(n: int, means: dict[tuple[int, int], float], **metadata: Any) -> mh.HeadScores:
     """Effects of 4 x 5 heads in ``n`` prompts: noise of 0.001 about these means."""
     values = 0.001 * np.random.default_rng(0).normal(size=(4, 5, n))
     for (layer, head), mean in means.items():
         values[layer, head] += mean
     given: dict[str, Any] = {"name": "made", "unit": "share restored", "kind": "activation_patch"}
-    return mh.HeadScores.from_values(values, **(given | about))
+    return mh.HeadScores.from_values(values, **(given | metadata))
 
 
 def asked(**parts: Any) -> Question:
@@ -54,8 +54,8 @@ def test_measures_contradict_each_other_where_both_are_large_or_one_is_surely_sm
     other = {(0, 0): 0.6, (0, 1): -0.6, (0, 2): 0.02, (1, 0): -0.7}
     vague = effects(12, other).values.values.copy()
     vague[0, 3] = np.linspace(-1, 1, 12)  # its interval lies neither beyond nor within
-    about: Any = {"name": "b", "unit": "share restored", "kind": "demo"}
-    own = {"a": effects(12, one), "b": mh.HeadScores.from_values(vague, **about)}
+    metadata: Any = {"name": "b", "unit": "share restored", "kind": "demo"}
+    own = {"a": effects(12, one), "b": mh.HeadScores.from_values(vague, **metadata)}
     shared = {name: scores.with_provenance(prompts="x") for name, scores in own.items()}
     (question,) = Atlas("m", own=shared).questions()
     found = {row.head: (row.value > 0, against.value) for row, against in question.contradictions}
@@ -117,8 +117,8 @@ def test_ships_have_no_null_and_no_p():
     ships = effects(8, {(1, 2): 0.7, (0, 1): 0.05}, kind="safety", unit="nats")
     names = ["in_top", *(f"{name}{end}" for name in ("ships", "generalized_ships") for end in ("", "_low", "_high"))]
     data = ships.dataset.assign(dict.fromkeys(names, ships.dataset["score"]))
-    about = {"k": 3, "score": "ships", "ablation": "scaling", "refused": {"n": 6, "of": 8, "judge": "rule_judge"}}
-    safety = mh.safety.SafetyHeads(data).with_provenance(**about)
+    metadata = {"k": 3, "score": "ships", "ablation": "scaling", "refused": {"n": 6, "of": 8, "judge": "rule_judge"}}
+    safety = mh.safety.SafetyHeads(data).with_provenance(**metadata)
     question = asked(safety={"scaling": safety})
     assert [(row.head, row.unit) for row in question.rows] == [("L1H2", "nats")]
     assert question.tables["Requests refused"].to_dict("records") == [{"refused": 6, "of": 8}]
@@ -135,8 +135,8 @@ def test_heads_after_requests_are_ordered_by_the_contrast_with_look_alikes(monke
     both = {"harmful": (("layer", "head"), harmful), "harmless": (("layer", "head"), harmless)}
     contrast = effects(8, means, kind="ships_contrast", unit="log ratio", variables=both)
     monkeypatch.setattr(mh.safety.SafetyHeads, "contrast", property(lambda of: contrast))
-    about = {"k": 3, "score": "ships", "ablation": "scaling", "refused": {"n": 6, "of": 8}}
-    ships = effects(8, {(1, 2): 0.3, (3, 3): 9.0}, kind="safety", unit="nats", provenance=about)
+    metadata = {"k": 3, "score": "ships", "ablation": "scaling", "refused": {"n": 6, "of": 8}}
+    ships = effects(8, {(1, 2): 0.3, (3, 3): 9.0}, kind="safety", unit="nats", provenance=metadata)
     question = asked(safety={"scaling": mh.safety.SafetyHeads(ships.dataset)})
     rows = [(row.head, row.unit) for row in question.rows]
     assert rows == [("L0H1", "log ratio"), ("L1H2", "log ratio"), ("L3H3", "nats"), ("L1H2", "nats")]

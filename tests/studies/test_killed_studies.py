@@ -32,7 +32,7 @@ class Commits:
         def counted(ledger: Ledger, units: Any, *, moving: bool = False) -> Any:
             if moving:
                 return commit(ledger, units, moving=True)
-            analysis = str(ledger.about.get("analysis", ledger.about.get("intervention")))
+            analysis = str(ledger.metadata.get("analysis", ledger.metadata.get("intervention")))
             kept = commit(ledger, units)
             self.units += [(analysis, name) for name in units]
             if self.end is not None and self.end[0] in analysis:

@@ -51,12 +51,12 @@ def made(panels: dict[str, Any], **tables: pd.DataFrame) -> PaperFigure:
 
 
 def test_printed_shares_stand_next_to_ours():
-    about = {"model": "meta-llama/Llama-3.2-1B", "task": "syntax"}
+    metadata = {"model": "meta-llama/Llama-3.2-1B", "task": "syntax"}
     shares = pd.DataFrame(
         [
-            {**about, "role": "facilitation", "always": 0.022, "any": 0.7, "mean": 0.3},
-            {**about, "role": "irrelevance", "always": 0.5, "any": 0.9, "mean": 0.6},
-            {**about, "model": "gpt2", "role": "facilitation", "always": 0.1, "any": 0.7, "mean": 0.3},
+            {**metadata, "role": "facilitation", "always": 0.022, "any": 0.7, "mean": 0.3},
+            {**metadata, "role": "irrelevance", "always": 0.5, "any": 0.9, "mean": 0.6},
+            {**metadata, "model": "gpt2", "role": "facilitation", "always": 0.1, "any": 0.7, "mean": 0.3},
         ]
     )
     found = load_recipe("chg").compare(made({}, shares=shares)).set_index("share")

@@ -116,7 +116,7 @@ def write_known(
     """Write a model and what is known of it, as ``mechheads.testing.known.read_known`` reads it."""
     config = {name: value for name, value in made.config.to_diff_dict().items() if name not in _NOT_KEPT}
     tokens = sorted(tokenizer.vocab, key=tokenizer.vocab.get)[len(tokenizer.all_special_ids) :]
-    about = {
+    metadata = {
         "config": config,
         "vocabulary": [token.removeprefix("▁") for token in tokens],
         "nodes": {at: [it.name, it.does, it.attends] for at, it in nodes.items()},
@@ -125,7 +125,7 @@ def write_known(
         "pairs": pairs,
     }
     weights = {at: weight.numpy() for at, weight in made.state_dict().items()}
-    np.savez_compressed(path, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **weights)
+    np.savez_compressed(path, about=np.frombuffer(json.dumps(metadata).encode(), np.uint8), **weights)
 
 
 def _words(n: int) -> list[str]:

@@ -57,7 +57,7 @@ class Family:
     """An architecture, or a variant of one."""
 
     kind: str  # the name of its configuration in transformers, without ``Config``
-    about: str
+    description: str
     sizes: Mapping[str, Any] = field(default_factory=dict)
     double: bool = True  # whether transformers runs it in float64
 

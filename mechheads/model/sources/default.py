@@ -123,10 +123,10 @@ SIDES: tuple[Side, ...] = ("W_Q", "W_O")
 
 @dataclass(frozen=True, eq=False)
 class Delta:
-    """Changes added to W_Q [d_model, d_head] and W_O [d_head, d_model] of some heads; ``about`` says where from."""
+    """Changes added to W_Q [d_model, d_head] and W_O [d_head, d_model] of some heads; ``metadata`` says where from."""
 
     weights: Mapping[HeadId, Mapping[Side, Float[Tensor, "rows columns"]]]
-    about: Mapping[str, Any]
+    metadata: Mapping[str, Any]
 
     @property
     def heads(self) -> tuple[HeadId, ...]:
@@ -148,9 +148,9 @@ class Delta:
         """The delta in a safetensors file, in half precision."""
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 (not a dict)
-            about = json.loads(file.metadata()["about"])
+            metadata = json.loads(file.metadata()["about"])
         heads = sorted({HeadId.parse(name.split(".")[0]) for name in tensors})
-        return cls({head: {side: tensors[f"{head}.{side}"] for side in SIDES} for head in heads}, about)
+        return cls({head: {side: tensors[f"{head}.{side}"] for side in SIDES} for head in heads}, metadata)
 
 
 def shipped(name: str) -> Path | None:

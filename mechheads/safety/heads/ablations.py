@@ -111,7 +111,7 @@ class Groups:
         """Several draws of ``matched``, by the names "random 1", "random 2" and so on."""
         return {f"random {i + 1}": self.matched(heads, heads, [seed, i]) for i in range(draws)}
 
-    def about(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What a result records: how many neighbouring heads have a common score, and what they are."""
         return {"group": self.name, "together": self.size, "unit": self.unit}
 
@@ -141,13 +141,13 @@ def epsilon_of(intervention: Intervention) -> float | None:
     return intervention.factor if isinstance(intervention, Scale) else None
 
 
-def about_ablation(intervention: Intervention, groups: Groups) -> dict[str, Any]:
+def ablation_metadata(intervention: Intervention, groups: Groups) -> dict[str, Any]:
     """What a result records about how heads, or groups of heads, are ablated."""
     return {
         "ablation": ablation_name(intervention),
         "epsilon": epsilon_of(intervention),
         "through": intervention.through if isinstance(intervention, UniformAttention) else None,
-        **groups.about(),
+        **groups.metadata(),
         "intervention": describe_intervention(intervention),
     }
 

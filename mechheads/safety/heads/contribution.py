@@ -39,7 +39,7 @@ from mechheads.prompts.tokens import Tokens
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety.heads.ablations import Group, Groups, ablation_name, about_ablation
+from mechheads.safety.heads.ablations import Group, Groups, ablation_metadata, ablation_name
 from mechheads.safety.heads.ships import SafetyJob
 from mechheads.safety.openings import (
     OpeningLogProb,
@@ -142,7 +142,7 @@ def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
         known_by["intervention"] = (repr(rule), other.tokens.fingerprint())
     else:  # on look-alikes with the model's answers, what the ablation does to any answer is measured
         answered = with_answer(model, sides.harmless.prompts, metric.reads - 1)
-    about = about_ablation(job.intervention, job.groups) | {
+    metadata = ablation_metadata(job.intervention, job.groups) | {
         "template": sides.template,
         "opening": metric.opening,
         "last_tokens": last_tokens,
@@ -176,7 +176,7 @@ def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
         kind="refusal_contribution",
         cluster=cluster,
         seed=seed,
-        provenance=make_provenance(model, of_run, about, interrupted=stopped),
+        provenance=make_provenance(model, of_run, metadata, interrupted=stopped),
         variables={"refusal": (("prompt",), refusal)},
     )
 

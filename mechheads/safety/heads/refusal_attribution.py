@@ -118,13 +118,13 @@ def attribution_of(
     refusal = np.logaddexp.reduce(base, axis=0)
     warn_if_rare(model, job.requests, begins, refusal)
     epsilons = set(map(epsilon_of, rules.values()))
-    about = {
+    metadata = {
         "ablation": list(parts),
         "epsilon": epsilons.pop() if len(epsilons) == 1 else None,
-        **groups.about(),
+        **groups.metadata(),
         "heads": "all" if job.heads is None else job.units,
         "openings": [list(opening) for opening in begins],
-        **job.requests.about(model),
+        **job.requests.metadata(model),
         "seed": seed,
         "interrupted": False,
     }
@@ -134,7 +134,7 @@ def attribution_of(
         kind="refusal_attribution",
         cluster=prompts.tokens(model).cluster,
         seed=seed,
-        provenance=make_provenance(model, about),
+        provenance=make_provenance(model, metadata),
         variables={
             **{name: (("layer", "head"), mean_over_prompts(part)) for name, part in parts.items()},
             "refusal": (("prompt",), refusal),

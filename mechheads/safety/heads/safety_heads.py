@@ -23,9 +23,9 @@ from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.notices import interrupted_after, until_interrupted, warn
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.results.about import refused_of
 from mechheads.results.agreement import in_top
 from mechheads.results.kinds import kind_of
+from mechheads.results.metadata import refused_of
 from mechheads.results.scores import HeadScores, RankBy
 from mechheads.results.shown import Rows, titled
 from mechheads.results.stats import bounded_interval, mean_over_prompts
@@ -33,9 +33,9 @@ from mechheads.safety.heads.ablations import (
     PAPER_KINDS,
     Group,
     Groups,
+    ablation_metadata,
     ablation_name,
     ablation_of,
-    about_ablation,
     held_groups,
 )
 from mechheads.safety.heads.contribution import contribution_of
@@ -231,9 +231,9 @@ def _with_ships(job: SafetyJob, k: int, score: Score) -> SafetyHeads:
         names = {old: name for name, old in _OF_CONTRAST.items()} | {"prompt": "pair"}  # angles have no prompts
         data = data.assign(contrast.dataset[list(_OF_CONTRAST.values())].rename(names).data_vars)
         data = data.assign_attrs({"ships_contrast": contrast.dataset.attrs["statistics"]})
-    about = about_ablation(job.intervention, job.groups) | {"k": k, "score": score, "r": job.kind.r, "seed": seed}
+    metadata = ablation_metadata(job.intervention, job.groups) | {"k": k, "score": score, "r": job.kind.r, "seed": seed}
     name = titled(f"safety heads, {ablation_name(job.intervention)}", scores.provenance)
-    return SafetyHeads(data.assign_attrs(name=name, kind="safety")).with_provenance(**about, interrupted=stopped)
+    return SafetyHeads(data.assign_attrs(name=name, kind="safety")).with_provenance(**metadata, interrupted=stopped)
 
 
 class SafetyHeads(HeadScores):
@@ -267,9 +267,9 @@ class SafetyHeads(HeadScores):
             return None
         data = self.dataset[list(_OF_CONTRAST)].rename({**_OF_CONTRAST, "pair": "prompt"})
         data = data.assign(harmful=self.dataset["ships"])
-        about = {"name": f"Ships against look-alikes, {self.provenance['ablation']}", "kind": "ships_contrast"}
-        about |= {"unit": kind_of("ships_contrast").unit, "statistics": self.dataset.attrs["ships_contrast"]}
-        return HeadScores(data.assign_attrs(about))
+        metadata = {"name": f"Ships against look-alikes, {self.provenance['ablation']}", "kind": "ships_contrast"}
+        metadata |= {"unit": kind_of("ships_contrast").unit, "statistics": self.dataset.attrs["ships_contrast"]}
+        return HeadScores(data.assign_attrs(metadata))
 
     def top(self, k: int | None = None, by: RankBy = "score", columns: Sequence[str] | None = None) -> Rows:
         """The ``k`` rows of ``to_dataframe`` with the largest score; see ``HeadScores.top``."""

@@ -172,7 +172,7 @@ def sahara(
         search = _Search(job, kind, store)
         chosen, steps = search.grow(candidates, size)
         table = search.compare(chosen, steps, draws, seed)
-    about = make_provenance(model, job.about(), size=size, interrupted=search.interrupted)
+    metadata = make_provenance(model, job.metadata(), size=size, interrupted=search.interrupted)
     trace = np.stack(steps, -1) if steps else np.full((model.n_layers, model.n_heads, 1), np.nan)
     return HeadGroup(
         chosen,
@@ -182,10 +182,10 @@ def sahara(
             unit="degrees" if angle else "nats",
             kind="sahara",
             extra={"step": list(range(1, trace.shape[-1] + 1))},
-            provenance=about,
+            provenance=metadata,
         ),
         table,
-        make_provenance(about, heads=chosen),
+        make_provenance(metadata, heads=chosen),
     )
 
 

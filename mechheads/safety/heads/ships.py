@@ -38,7 +38,7 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import titled
 from mechheads.results.stats import mean_over_prompts
-from mechheads.safety.heads.ablations import Group, Groups, ablation_name, ablation_of, about_ablation, held_groups
+from mechheads.safety.heads.ablations import Group, Groups, ablation_metadata, ablation_name, ablation_of, held_groups
 from mechheads.safety.heads.angles import Rotation
 from mechheads.safety.requests import Requests, Side, Sides, Template
 
@@ -117,10 +117,10 @@ class SafetyJob:
         """The KL of each head after the look-alikes."""
         return measure([replace(self, requests=self.sides.harmless, kind=_KL)])[0]
 
-    def about(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What a result records about the ablation and the requests."""
-        about = about_ablation(self.intervention, self.groups) | describe_given(self.held)
-        return about | self.requests.about(self.model)
+        metadata = ablation_metadata(self.intervention, self.groups) | describe_given(self.held)
+        return metadata | self.requests.metadata(self.model)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +148,7 @@ def measure(jobs: Sequence[SafetyJob]) -> list[Measured]:
     with kind.stored_in(current().store, first.groups.name) as store:
         sweeps = ready(jobs, store)
         reading = kind.reading(sweeps[0])
-        every = [empty(sweeps[0], make_provenance(job.model, job.about(), of_angle)) for job in jobs]
+        every = [empty(sweeps[0], make_provenance(job.model, job.metadata(), of_angle)) for job in jobs]
         with until_interrupted() as interrupts:
             for sweep, measured in zip(sweeps, every, strict=True):
                 finished = fill(Work(sweep, kind, UnitRuns(sweep), reading), kind, measured)
@@ -156,8 +156,8 @@ def measure(jobs: Sequence[SafetyJob]) -> list[Measured]:
                 stop_if(finished.interrupted)
     interrupts.warn(f"{done} of {len(sweeps[0].heads) * len(jobs)} heads")
     heads = "all" if sweeps[0].spec.heads is None else [str(head) for head in sweeps[0].heads]
-    about = {"heads": heads, "interrupted": interrupts.interrupted}
-    return [replace(measured, provenance=make_provenance(measured.provenance, about)) for measured in every]
+    metadata = {"heads": heads, "interrupted": interrupts.interrupted}
+    return [replace(measured, provenance=make_provenance(measured.provenance, metadata)) for measured in every]
 
 
 def ready(jobs: Sequence[SafetyJob], store: Store = NO_STORE) -> list[Job]:
@@ -185,14 +185,14 @@ def fill(work: Work, kind: ShipsKind, measured: Measured) -> Finished:
     return finished
 
 
-def empty(sweep: Job, about: dict[str, Any]) -> Measured:
+def empty(sweep: Job, metadata: dict[str, Any]) -> Measured:
     """A result with nothing measured yet."""
     shape = sweep.model.n_layers, sweep.model.n_heads
     return Measured(
         sweep.tokens,
         np.full((*shape, len(sweep.tokens)), np.nan),
         np.full((3, *shape), np.nan),
-        about,
+        metadata,
     )
 
 
@@ -300,7 +300,7 @@ def contrast_of(job: SafetyJob) -> HeadScores:
     harmless = sides.harmless.prompts.tokens(job.model)
     return HeadScores.from_values(
         logs["harmful"] - logs["harmless"],
-        name=titled(f"Ships after requests against look-alikes, {ablation_name(job.intervention)}", job.about()),
+        name=titled(f"Ships after requests against look-alikes, {ablation_name(job.intervention)}", job.metadata()),
         kind="ships_contrast",
         cluster=of_requests.tokens.cluster,
         seed=current().seed,
@@ -355,11 +355,11 @@ def generalized_ships(
 def generalized_ships_of(job: SafetyJob) -> HeadScores:
     """Generalized Ships of a job's heads; see ``generalized_ships``."""
     angle, low, high = job.after_requests.angle
-    about = job.after_requests.provenance
+    metadata = job.after_requests.provenance
     return HeadScores.from_scores(
         angle,
         interval=(low, high),
-        name=titled(f"Generalized Ships, {ablation_name(job.intervention)}", about),
+        name=titled(f"Generalized Ships, {ablation_name(job.intervention)}", metadata),
         kind="generalized_ships",
-        provenance=about,
+        provenance=metadata,
     )

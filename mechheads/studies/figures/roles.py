@@ -123,9 +123,9 @@ def roles_figure(
     curves, heads, shares = [], [], []
     for (name, task), (gates, changes) in panels.results.items():
         shown.setdefault(task, {})[name] = changes
-        roles, about = head_roles(gates), {"model": name, "task": task}
-        curves.append((about, changes.table))
-        heads.append((about, roles.to_dataframe()))
-        shares.append((about, roles.shares()))
+        roles, metadata = head_roles(gates), {"model": name, "task": task}
+        curves.append((metadata, changes.table))
+        heads.append((metadata, roles.to_dataframe()))
+        shares.append((metadata, roles.shares()))
     tables = {"shares": joined(shares), "curves": joined(curves), "heads": joined(heads)}
     return panels.write(draw_curves(shown, symlog=symlog), shown, tables, "Roles of heads", _TEXT)

@@ -64,13 +64,13 @@ def test_a_gguf_file_is_converted_once(
 
 def test_a_file_that_was_written_again_is_converted_again(cache: Path, file: Path) -> None:
     load(file)
-    before, about = file.read_bytes(), file.stat()
+    before, metadata = file.read_bytes(), file.stat()
     data = bytearray(before)
     data[-3] ^= 1
-    for content, written in ((bytes(data), about.st_mtime_ns), (before, about.st_mtime_ns + 1)):
+    for content, written in ((bytes(data), metadata.st_mtime_ns), (before, metadata.st_mtime_ns + 1)):
         count = len(folders(cache))
         file.write_bytes(content)
-        os.utime(file, ns=(about.st_atime_ns, written))
+        os.utime(file, ns=(metadata.st_atime_ns, written))
         changed = load(file).model.state_dict()
         assert len(folders(cache)) == count + 1
         direct, _ = read(str(file.parent), dtype=torch.float32, gguf_file=file.name, local_files_only=True)

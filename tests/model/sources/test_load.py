@@ -365,9 +365,9 @@ def test_revisions_are_for_the_hub(tiny: Tiny) -> None:
 
 def test_a_configuration_need_not_name_its_architecture(tiny: Tiny, tmp_path: Path) -> None:
     shutil.copytree(tiny("llama"), folder := tmp_path / "unnamed")
-    about = json.loads((folder / "config.json").read_text())
-    del about["architectures"]
-    (folder / "config.json").write_text(json.dumps(about))
+    metadata = json.loads((folder / "config.json").read_text())
+    del metadata["architectures"]
+    (folder / "config.json").write_text(json.dumps(metadata))
     found, named = (mh.load(one).cache([[3, 4, 5]]).logits for one in (folder, tiny("llama")))
     torch.testing.assert_close(found, named)
 

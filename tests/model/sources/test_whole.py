@@ -26,8 +26,8 @@ IDS = [[5, 60, 70, 80, 90, 100]]
 def copy_with(folder: Path, into: Path, new: dict[str, torch.Tensor], **config: Any) -> Path:
     shutil.copytree(folder, into)
     save_file(load_file(into / "model.safetensors") | new, into / "model.safetensors", metadata={"format": "pt"})
-    about = json.loads((into / "config.json").read_text())
-    (into / "config.json").write_text(json.dumps(about | config))
+    metadata = json.loads((into / "config.json").read_text())
+    (into / "config.json").write_text(json.dumps(metadata | config))
     return into
 
 
@@ -67,8 +67,8 @@ def test_quantised_weights_that_transformers_knows_are_read(tiny: Tiny, tmp_path
     names = [name for name in plain if "_proj" in name]
     codes = {name: plain[name].to(torch.float8_e4m3fn) for name in names}
     scales = {f"{name}_scale_inv": torch.full((1, 1), 0.5) for name in names}
-    about = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
-    folder = copy_with(tiny("llama"), tmp_path / "m", codes | scales, quantization_config=about)
+    metadata = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+    folder = copy_with(tiny("llama"), tmp_path / "m", codes | scales, quantization_config=metadata)
     wanted = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"))
     wanted.load_state_dict(plain | {name: 0.5 * code.float() for name, code in codes.items()})
     with torch.no_grad():

@@ -15,7 +15,7 @@ import mechheads as mh
 from mechheads.engine.work import UnitRuns, batches
 from mechheads.interventions.basic import Mean, Patch, Resample, Scale, UniformAttention, Zero
 from mechheads.safety import ships
-from mechheads.safety.heads.ablations import Group, Groups, ablation_name, ablation_of, about_ablation
+from mechheads.safety.heads.ablations import Group, Groups, ablation_metadata, ablation_name, ablation_of
 from mechheads.safety.heads.ships import SafetyJob, ready
 from mechheads.safety.requests import Side
 from support import oracles, weight_surgery
@@ -148,7 +148,7 @@ def test_k_at_one_position_reaches_later_tokens_and_q_does_not(llama: mh.Model):
 
 def test_what_a_result_remembers(llama: mh.Model, loaded: Callable[[str], mh.Model]):
     groups = Groups.of(llama, "kv")
-    assert about_ablation(UniformAttention(0.1, "k"), groups) == {
+    assert ablation_metadata(UniformAttention(0.1, "k"), groups) == {
         "ablation": "undifferentiated",
         "epsilon": 0.1,
         "through": "k",
@@ -159,10 +159,10 @@ def test_what_a_result_remembers(llama: mh.Model, loaded: Callable[[str], mh.Mod
     }
     assert groups.units(["L1H3", "L0H1", "L1H2"]) == (mh.HeadId(0, 0), mh.HeadId(1, 2))
     assert Groups.of(llama, "query").units(["L1H3"]) == (mh.HeadId(1, 3),)
-    assert about_ablation(Scale(0.5), groups)["through"] is None
-    assert about_ablation(Zero(), groups)["epsilon"] is None
+    assert ablation_metadata(Scale(0.5), groups)["through"] is None
+    assert ablation_metadata(Zero(), groups)["epsilon"] is None
     alone = Groups.of(loaded("gpt2"), "kv")
-    assert about_ablation(Zero(), alone)["unit"] == "head"
+    assert ablation_metadata(Zero(), alone)["unit"] == "head"
     assert alone.units(["L1H3", "L0H1"]) == (mh.HeadId(0, 1), mh.HeadId(1, 3))
 
 

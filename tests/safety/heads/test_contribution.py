@@ -100,9 +100,9 @@ def test_what_an_ablation_does_to_any_answer_is_taken_off(
         moved.append(sum(oracles.kl(before[:end], after[:end]) for end in range(len(before) - 2, len(before) + 1)))
     np.testing.assert_allclose(found.values[layer, head], lost - moved, atol=2e-5)
     assert min(moved) > 1e-5
-    about = found.provenance
-    assert (about["ablation"], about["epsilon"], about["last_tokens"]) == (by, 0.3, None)
-    assert about["opening"] == begins(llama)
+    metadata = found.provenance
+    assert (metadata["ablation"], metadata["epsilon"], metadata["last_tokens"]) == (by, 0.3, None)
+    assert metadata["opening"] == begins(llama)
 
 
 def test_on_paper(micro: mh.Model):

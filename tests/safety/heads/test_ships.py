@@ -221,15 +221,15 @@ def test_values_are_never_negative_and_there_is_no_p(small: mh.Model):
 
 def test_provenance_says_what_was_done(llama: mh.Model):
     found = safety_heads(llama, REQUESTS, 4, intervention=rule_of("scaling", epsilon=0.2), template="query", r=2)
-    about = found.provenance
-    assert (about["ablation"], about["epsilon"], about["template"], about["r"]) == (
+    metadata = found.provenance
+    assert (metadata["ablation"], metadata["epsilon"], metadata["template"], metadata["r"]) == (
         "scaling",
         0.2,
         "query",
         2,
     )
-    assert (about["k"], about["n_prompts"], about["unit"]) == (4, 5, "head")
-    assert about["n_kv_heads"] == 2
+    assert (metadata["k"], metadata["n_prompts"], metadata["unit"]) == (4, 5, "head")
+    assert metadata["n_kv_heads"] == 2
     prompts = mh.Prompts(REQUESTS, cluster=["a", "a", "b", "b", "c"])
     given_as_is = ships(llama, prompts, heads="L0H0")
     assert given_as_is.provenance["template"] == "prompts as given"

@@ -9,17 +9,17 @@ import pytest
 
 import mechheads as mh
 from mechheads.explorer.head_payload import MEANINGS
-from mechheads.results.about import kind_name, label_of
 from mechheads.results.kinds import KINDS
+from mechheads.results.metadata import kind_name, label_of
 
 
-def scores(kind: str, name: str = "made", **about: Any) -> mh.HeadScores:
+def scores(kind: str, name: str = "made", **metadata: Any) -> mh.HeadScores:
     values = np.random.default_rng(0).normal(size=(2, 3, 8))
-    return mh.HeadScores.from_values(values, name=name, unit="", kind=kind, provenance=about)
+    return mh.HeadScores.from_values(values, name=name, unit="", kind=kind, provenance=metadata)
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "about", "label"),
+    ("kind", "name", "metadata", "label"),
     [
         ("activation_patch", "x", {}, "Patching"),
         ("activation_patch", "x", {"direction": "noising"}, "Patching, noising"),
@@ -37,8 +37,8 @@ def scores(kind: str, name: str = "made", **about: Any) -> mh.HeadScores:
         ("mine", "y" * 100, {"given": 3, "selected": 4, "receivers": 5}, f"{'y' * 77}..."),
     ],
 )
-def test_scores_have_the_name_of_their_kind_and_of_what_was_chosen(kind, name, about, label) -> None:
-    assert label_of(scores(kind, name, **about)) == label
+def test_scores_have_the_name_of_their_kind_and_of_what_was_chosen(kind, name, metadata, label) -> None:
+    assert label_of(scores(kind, name, **metadata)) == label
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.label])
