@@ -13,7 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.behaviour.frozen import FrozenMap, FrozenRun, FrozenScores, ScoringBlock, tolerance
-from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
+from mechheads.engine.cached_runs import AnyPrompts
+from mechheads.engine.job import resolve
 from mechheads.heads import HeadId, HeadLike, Mlp, check_head
 from mechheads.limits import Limits, current
 from mechheads.messages.arguments import check_at_least, check_known
@@ -170,7 +171,7 @@ def attention_attribution(
     True
     """
     at = check_head(head, model.n_layers, model.n_heads)
-    tokens = CachedRuns(model, prompts).tokens["clean"]
+    tokens = resolve(model, prompts).tokens["clean"]
     places = _resolve(tokens, query, key, against)
     with torch.no_grad():
         block = ScoringBlock(model, at, places.length)

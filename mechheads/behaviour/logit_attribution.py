@@ -11,7 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.behaviour.frozen import FrozenMap, FrozenRun, tolerance
-from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
+from mechheads.engine.cached_runs import AnyPrompts
+from mechheads.engine.job import resolve
 from mechheads.heads import Heads, named_heads
 from mechheads.limits import Limits, current
 from mechheads.messages.notices import until_interrupted
@@ -80,7 +81,7 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head", hea
     ['0 The', '1 capital', '2 of', '3 France', '4 is']
     """
     limits, (named, names) = current().limits, named_heads(heads, model.n_layers, model.n_heads)
-    tokens = CachedRuns(model, prompts).tokens["clean"]
+    tokens = resolve(model, prompts).tokens["clean"]
     step = prompts_at_once(model, tokens, by, limits)
     starts = range(0, len(tokens), step)
     chunks = []

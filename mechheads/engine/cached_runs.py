@@ -29,9 +29,9 @@ from mechheads.model.model import Model
 from mechheads.model.parts import moved
 from mechheads.model.proof import versions_now
 from mechheads.prompts.chats import as_here, note
-from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
+from mechheads.prompts.prompts import PromptPairs, Prompts
 from mechheads.prompts.tokens import PromptLike, Tokens, Unpadded
-from mechheads.runs.head_cache import HeadCache, tokens_in_run
+from mechheads.runs.head_cache import HeadCache, cache_sizes, tokens_in_run
 from mechheads.runs.head_tensor import LayerStore
 
 _PROMPTS_AT_ONCE = 256
@@ -119,15 +119,13 @@ AnyPrompts = Prompts | PromptPairs | Sequence[PromptLike]
 class CachedRuns:
     """Cached runs of some prompts, each computed when it is first needed; plain prompts have only the side "clean"."""
 
-    def __init__(self, model: Model, prompts: AnyPrompts) -> None:
+    def __init__(self, model: Model, prompts: Prompts | PromptPairs) -> None:
         self.model, self.prompts, self.reading = model, prompts, as_here()
         self._notes: dict[str, str] = {}
         with as_here(self._notes):
-            if isinstance(prompts, PromptPairs):
-                clean, corrupted = prompts.tokens(model)
-                self.tokens: dict[str, Tokens] = {"clean": clean, "corrupted": corrupted}
-            else:
-                self.tokens = {"clean": as_prompts(prompts).tokens(model)}
+            tokens = prompts.tokens(model)
+        sides = tokens if isinstance(tokens, tuple) else (tokens,)
+        self.tokens: dict[str, Tokens] = dict(zip(("clean", "corrupted"), sides, strict=False))
         self.ran = 0
         self._kept: dict[str, HeadCache] = {}
         self._held: dict[str, Mapping[HeadId, Tensor]] = {}
@@ -201,7 +199,7 @@ class CachedRuns:
 
     def bytes(self, sites: Mapping[str, Sequence[str]]) -> int:
         """Memory that runs with these activations of each side take, in bytes."""
-        each = (HeadCache.estimate(self.model, self.tokens[side], sites=kept) for side, kept in sites.items())
+        each = (cache_sizes(self.model, self.tokens[side], kept) for side, kept in sites.items())
         return sum(sum(size.values()) for size in each)
 
 

@@ -40,7 +40,7 @@ from mechheads.messages.notices import Wrapped, warn
 from mechheads.metrics import Metric, kl_divergence, read_positions, try_metric
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model, source_of
-from mechheads.prompts.prompts import PromptPairs, Side
+from mechheads.prompts.prompts import PromptPairs, Prompts, Side, as_prompts
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import RUN_SITES, HeadCache
 
@@ -129,7 +129,7 @@ Unit = tuple[HeadId, int]
 class Spec:
     """Everything that defines a sweep except the model: what ``mh.sweep`` takes; ``held`` is its ``given``."""
 
-    prompts: AnyPrompts
+    prompts: Prompts | PromptPairs
     intervention: Intervention
     metric: Metric
     heads: Sequence[HeadLike] | HeadLike | None = None
@@ -264,17 +264,8 @@ class Job(Wrapped):
         return "+".join(sorted(run.tokens.fingerprint() for run in runs if run is not None))
 
 
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """The model and the prompts of an analysis, and the cached runs of the job that stands for them."""
-
-    model: Model
-    prompts: Any
-    runs: CachedRuns | None = None
-
-
-def resolve(model: Model | Job, prompts: AnyPrompts | Job | None, name: str = "prompts") -> Inputs:
-    """What an analysis works on, from a model and prompts, or from a job in the place of one of them."""
+def resolve(model: Model | Job, prompts: AnyPrompts | Job | None, name: str = "prompts") -> CachedRuns:
+    """The runs of an analysis, from a model and prompts, or from a job in the place of one of them."""
     if isinstance(model, Job):
         if prompts is not None:
             raise ValueError(
@@ -285,14 +276,14 @@ def resolve(model: Model | Job, prompts: AnyPrompts | Job | None, name: str = "p
     elif prompts is None:
         raise ValueError(f"{name} is missing; give prompts, or a job from mh.prepare in place of the model")
     elif not isinstance(prompts, Job):
-        return Inputs(model, prompts)
+        return CachedRuns(model, prompts if isinstance(prompts, PromptPairs) else as_prompts(prompts))
     elif prompts.model is not model:
         raise ValueError(f"{name} is a job of another model; give a job of this model, from mh.prepare(model, ...)")
     else:
         job = prompts
     job.runs.check_weights()
     job.runs.note_reading()
-    return Inputs(job.model, job.spec.prompts, job.runs)
+    return job.runs
 
 
 @analysis
@@ -317,14 +308,14 @@ def prepare(model: Model, prompts: AnyPrompts, *, sites: Sequence[str] = ("z",))
     >>> effect.name, direct.name
     ('activation patching of z, denoising', 'path patching to final, noising')
     """
-    runs, limits = CachedRuns(model, prompts), current().limits.in_one_process
+    runs, limits = resolve(model, prompts), current().limits.in_one_process
     kept = tuple(dict.fromkeys(("z", *_resumed(model), *entries(sites, "sites", "names"))))
     on_disk = runs.bytes(dict.fromkeys(runs.tokens, kept)) > limits.memory
     for run in runs.both(dict.fromkeys(runs.tokens, kept), limits, on_disk):
         run.check_finite()
     runs.note_weights()
     intervention = Patch() if isinstance(prompts, PromptPairs) else Zero()
-    return make_ready(model, Spec(prompts, intervention, kl_divergence, limits=limits), runs=runs)
+    return make_ready(model, Spec(runs.prompts, intervention, kl_divergence, limits=limits), runs=runs)
 
 
 def make_ready(

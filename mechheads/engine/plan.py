@@ -15,7 +15,7 @@ from mechheads.messages.notices import Wrapped
 from mechheads.model.core import ModelCore
 from mechheads.model.on_disk import bytes_of
 from mechheads.prompts.tokens import Tokens
-from mechheads.runs.head_cache import KEY_SITES, HeadCache, token_bytes, tokens_in_run
+from mechheads.runs.head_cache import KEY_SITES, HeadCache, cache_sizes, token_bytes, tokens_in_run
 from mechheads.scale.ray_cluster import pool_of
 
 _WHY = {
@@ -304,9 +304,9 @@ def _base_logits(prompts: int, read: int, limits: Limits) -> int:
 
 def _kept_bytes(base: HeadCache, source: HeadCache | None, site: str, on_disk: bool) -> int:
     model = base.need_model()
-    cached = [HeadCache.estimate(model, run.tokens, sites=tuple(run.stores)) for run in (base, source) if run]
+    cached = [cache_sizes(model, run.tokens, tuple(run.stores)) for run in (base, source) if run]
     if site != "z":
-        cached.append(HeadCache.estimate(model, base.tokens, sites=("z",)))
+        cached.append(cache_sizes(model, base.tokens, ("z",)))
     return sum(sum(size.values()) // (model.n_layers if on_disk else 1) for size in cached)
 
 

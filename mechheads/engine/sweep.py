@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mechheads.engine.cached_runs import AnyPrompts, Given, held_by
-from mechheads.engine.job import Inputs, Job, Positions, Spec, by_place, make_ready, resolve
+from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, Given, held_by
+from mechheads.engine.job import Job, Positions, Spec, by_place, make_ready, resolve
 from mechheads.engine.memory import UNSEEN, PeakBytes
 from mechheads.engine.plan import Counts, Plan, bytes_read_by_waves, counted, reading_seconds, value_bytes, with_workers
 from mechheads.engine.proved import prompts_proved
@@ -93,17 +93,17 @@ def sweep(
     >>> bool(effect.scores.sel(layer=23, head=4) > 0)
     True
     """
-    inputs = resolve(model, prompts)
-    rule, held = as_intervention(intervention), held_by(given, inputs.model)
-    spec = Spec(inputs.prompts, rule, as_metric(metric), heads, positions, base, normalize, held=held)
+    runs = resolve(model, prompts)
+    rule, held = as_intervention(intervention), held_by(given, runs.model)
+    spec = Spec(runs.prompts, rule, as_metric(metric), heads, positions, base, normalize, held=held)
     name = name or f"{name_of(rule)}, {name_of(spec.metric)}"
-    return run_spec(inputs, spec, Metadata(name, kind))
+    return run_spec(runs, spec, Metadata(name, kind))
 
 
-def run_spec(inputs: Inputs, spec: Spec, metadata: Metadata) -> HeadScores:
+def run_spec(runs: CachedRuns, spec: Spec, metadata: Metadata) -> HeadScores:
     """Run a sweep from its request to its result."""
     with Store(current().store) as kept:
-        job = make_ready(inputs.model, spec, runs=inputs.runs, store=kept)
+        job = make_ready(runs.model, spec, runs=runs, store=kept)
         work = effects(job)
         warn_of_answers(job)
         measured = measure(work, batches(job))
@@ -148,13 +148,13 @@ def plan(
     2 units (2 heads x 1 place, 1 prompt of up to 5 tokens)
     ...
     """
-    inputs, limits = resolve(model, prompts), current().limits
-    model, rule = inputs.model, as_intervention(intervention)
+    runs, limits = resolve(model, prompts), current().limits
+    model, rule = runs.model, as_intervention(intervention)
     held = held_by(given, model)
-    spec = Spec(inputs.prompts, rule, as_metric(metric), heads, positions, base, limits=limits, held=held)
-    before = 0 if inputs.runs is None else inputs.runs.ran
+    spec = Spec(runs.prompts, rule, as_metric(metric), heads, positions, base, limits=limits, held=held)
+    before = runs.ran
     with PeakBytes() as memory:
-        job = make_ready(model, spec, runs=inputs.runs)
+        job = make_ready(model, spec, runs=runs)
         job.evaluator.value(job.evaluator.base_states.expand(job.plan.stack, -1, -1, -1))  # kept between waves
         _probe(job)
     on_disk = job.model.backend.on_disk is not None  # then only a part of a wave was run

@@ -88,7 +88,7 @@ def attribution_patch(
     base = base_of(direction)
     measured = as_metric_of_logits(metric, "mh.patching.attribution_patch", "mh.activation_patch")
     spec = Spec(inputs.prompts, Patch(site), measured, heads, positions, base, limits=current().limits)
-    (estimate,) = estimates(inputs.model, [spec], runs=inputs.runs, steps=steps)
+    (estimate,) = estimates(inputs.model, [spec], runs=inputs, steps=steps)
     warn_of_answers(estimate.job)
     values, extra = by_place(estimate.job.places, estimate.values)
     name = f"attribution patching of {site}, {direction}" + (f", {steps} steps" if steps else "")

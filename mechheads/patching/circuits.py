@@ -137,7 +137,7 @@ def patch_sets(
     base = patched if on_pairs else "clean"
     limits = current().limits
     spec = Spec(inputs.prompts, rule, as_metric(metric), heads, positions, base, normalize, seed, limits, held=held)
-    runs, info = SetRuns(model, spec, runs=inputs.runs), MetricInfo.of(spec.metric)
+    runs, info = SetRuns(model, spec, runs=inputs), MetricInfo.of(spec.metric)
     scale = runs.job.evaluator.distance() if normalize else 1.0
     values = np.full((len(parsed), len(runs.base_value)), np.nan)
     with until_interrupted() as interrupts, set_bar(len(parsed), "sets of heads") as bar:
@@ -255,7 +255,7 @@ def faithfulness(
         raise ValueError('heads is missing; give the heads of the circuit, such as heads=["L9H6", "L10H0"]')
     circuit = head_set(heads, inputs.model, "heads")
     spec = Spec(inputs.prompts, as_intervention(intervention), as_metric(metric))
-    runs = CircuitRuns(inputs.model, spec, inputs.runs)
+    runs = CircuitRuns(inputs.model, spec, inputs)
     return runs.faithfulness(circuit, runs.values([frozenset(circuit)])[0])
 
 
@@ -267,7 +267,7 @@ def faithfulness_curve(
     order = patching.heads(min(_COUNTS[-1], model.n_layers * model.n_heads), by="absolute")
     counts = [k for k in _COUNTS if k <= len(order)]
     inputs = resolve(model, pairs, "pairs")
-    runs = CircuitRuns(model, Spec(inputs.prompts, Patch(), metric, limits=DEFAULT_LIMITS), inputs.runs)
+    runs = CircuitRuns(model, Spec(inputs.prompts, Patch(), metric, limits=DEFAULT_LIMITS), inputs)
     values = runs.values([frozenset(order[:k]) for k in counts])
     points = [runs.faithfulness(order[:k], of) for k, of in zip(counts, values, strict=True)]
     table = pd.DataFrame(

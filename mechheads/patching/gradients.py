@@ -22,7 +22,7 @@ from mechheads.model.core import ModelCore
 from mechheads.model.parts import Stopped, until_stopped
 from mechheads.progress import Bar
 from mechheads.prompts.tokens import Tokens
-from mechheads.runs.head_cache import HeadCache, states_at, token_bytes
+from mechheads.runs.head_cache import HeadCache, cache_sizes, states_at, token_bytes
 from mechheads.runs.head_tensor import LayerStore
 
 Key = tuple[str, int]
@@ -228,8 +228,8 @@ class Size:
         """For the gradient of so many layers; warns if even the smallest parts need more than the budget."""
         model, limit = job.model, job.spec.limits.memory
         runs = [run for run in (job.base, job.source) if run is not None]
-        cached = sum(sum(HeadCache.estimate(model, run.tokens, sites=tuple(run.stores)).values()) for run in runs)
-        z = HeadCache.estimate(model, job.tokens, sites=("z",))["z"]
+        cached = sum(sum(cache_sizes(model, run.tokens, tuple(run.stores)).values()) for run in runs)
+        z = cache_sizes(model, job.tokens, ("z",))["z"]
         cached += z * layers // model.n_layers
         room = max(limit // 4, 0 if job.plan.on_disk else limit - cached)
         if (free := model.backend.devices.free) is not None:

@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.cached_runs import Given, held_by
+from mechheads.engine.cached_runs import CachedRuns, Given, held_by
 from mechheads.engine.dispatch import Batch, Values
 from mechheads.engine.evaluate import Reading
 from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver, Sender
-from mechheads.engine.job import Inputs, Job, Positions, Spec, Unit, by_place, make_ready, resolve
+from mechheads.engine.job import Job, Positions, Spec, Unit, by_place, make_ready, resolve
 from mechheads.engine.plan import batches_at_least
 from mechheads.engine.proved import edits_of_path, zero_of
 from mechheads.engine.report import Metadata, report, warn_of_answers
@@ -171,13 +171,13 @@ def _provenance(
     }
 
 
-def _measured(inputs: Inputs, spec: Spec, groups: Sequence[Group], mlps: MLPs) -> tuple[Job, Measured]:
+def _measured(inputs: CachedRuns, spec: Spec, groups: Sequence[Group], mlps: MLPs) -> tuple[Job, Measured]:
     """Every sender's effect through every group of receivers."""
     check_pairs(spec.prompts, "path patching")
     _check_receivers(groups, spec, inputs.model)
     names = [[FINAL] if group is None else [str(receiver) for receiver in group] for group in groups]
     with Store(current().store, receivers=names, mlps=mlps) as store:
-        job = make_ready(inputs.model, spec, runs=inputs.runs, store=store)
+        job = make_ready(inputs.model, spec, runs=inputs, store=store)
         work = path_effects(job, groups=groups, mlps=mlps)
         warn_of_answers(job)
         return job, measure(work, _batches(job, groups), groups=(len(groups),), bar="paths from ")

@@ -50,6 +50,16 @@ def tokens_in_run(model: ModelCore, limits: Limits, pos: int) -> int:
     return max(limits.run_tokens, limits.memory // 4 // token_bytes(model, pos))
 
 
+def cache_sizes(model: ModelCore, tokens: Tokens, sites: Sequence[str]) -> dict[str, int]:
+    """The bytes that a run keeps for each of these sites, and for its final states and ids."""
+    (n, pos), heads = tokens.ids.shape, model.n_heads * model.d_head
+    widths = dict.fromkeys((*KEY_SITES, "keys", "values"), model.n_kv_heads * model.d_head)
+    widths |= {"pattern": model.n_heads * pos, "resid_pre": model.d_model}
+    token = model.dtype.itemsize * n * pos
+    sizes = {site: token * model.n_layers * widths.get(site, heads) for site in sites}
+    return sizes | {"final": token * model.d_model, "ids": n * pos * 8}
+
+
 def states_at(states: Float[Tensor, "row pos d"], at: Int[Tensor, "row position"]) -> Float[Tensor, "row position d"]:
     """The states of each row at some positions."""
     return states.gather(1, at[..., None].expand(-1, -1, states.shape[-1]))
@@ -103,38 +113,6 @@ class HeadCache(Wrapped):
         other._gives_copies = True
         return other
 
-    @staticmethod
-    def estimate(
-        model: ModelCore,
-        prompts: Prompts | Tokens | Sequence[PromptLike],
-        *,
-        sites: Sequence[str] = ("z", "pattern"),
-    ) -> dict[str, int]:
-        """The number of bytes that a run would keep for each site, without running the model.
-
-        >>> mh.patching.HeadCache.estimate(model, ["The capital of France is"], sites=["z"])
-        {'z': 345600, 'final': 11520, 'ids': 40}
-
-        Raises:
-            ValueError: if a site is not known.
-        """
-        sites = _check_sites(sites)
-        tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
-        n, pos = tokens.ids.shape
-        item = model.dtype.itemsize
-        heads: dict[str, int] = dict.fromkeys((*KEY_SITES, "keys", "values"), model.n_kv_heads)
-        row = {"pattern": pos, "resid_pre": model.d_model}
-        sizes = {
-            site: n
-            * pos
-            * model.n_layers
-            * item
-            * row.get(site, model.d_head)
-            * (1 if site == "resid_pre" else heads.get(site, model.n_heads))
-            for site in sites
-        }
-        return sizes | {"final": n * pos * model.d_model * item, "ids": n * pos * 8}
-
     @classmethod
     def run(
         cls,
@@ -179,7 +157,7 @@ class HeadCache(Wrapped):
         """Runs of several lists of prompts as wide as each other, which share passes, each with the sites it keeps.
         ``held``: a z that replaces a head's own, if there is one list."""
         if on_disk is None:
-            each = (cls.estimate(model, tokens, sites=sites).values() for tokens, sites in sides)
+            each = (cache_sizes(model, tokens, sites).values() for tokens, sites in sides)
             on_disk = sum(map(sum, each)) > limits.memory
         ids = torch.cat([tokens.ids for tokens, _ in sides])
         stores = [{s: LayerStore(model.n_layers, len(tokens), on_disk) for s in sites} for tokens, sites in sides]

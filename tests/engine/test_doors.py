@@ -76,7 +76,6 @@ def test_a_bare_metric_declares_the_defaults(small, pairs):
     "take",
     [
         lambda model, pairs: model.cache(pairs),
-        lambda model, pairs: mh.patching.HeadCache.estimate(model, pairs),
         lambda model, pairs: generate(model, pairs),
     ],
 )

@@ -14,6 +14,7 @@ import torch
 import mechheads as mh
 from mechheads import plots
 from mechheads.limits import show_bytes
+from mechheads.runs.head_cache import cache_sizes
 from mechheads.runs.head_tensor import LayerStore
 from support.levels import ONE_FIRST
 
@@ -139,10 +140,9 @@ def test_a_site_that_was_not_kept_is_an_error_and_those_of_the_engine_are_not_na
     ],
 )
 def test_unknown_sites_are_refused(llama, sites, message):
-    for ask in (llama.cache, lambda texts, sites: mh.patching.HeadCache.estimate(llama, texts, sites=sites)):
-        with pytest.raises(ValueError) as caught:
-            ask(TEXTS, sites=sites)
-        assert str(caught.value) == message
+    with pytest.raises(ValueError) as caught:
+        llama.cache(TEXTS, sites=sites)
+    assert str(caught.value) == message
 
 
 # -- bytes ----------------------------------------------------------------------------------------------
@@ -160,24 +160,13 @@ def held(run: mh.patching.HeadCache) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("sites", [("z", "pattern"), SITES, ("v",)])
-def test_estimate_is_the_bytes_that_are_kept(small, sites):
-    size = mh.patching.HeadCache.estimate(small, TEXTS, sites=sites)
-    assert size == held(small.cache(TEXTS, sites=sites))
-
-
-def test_estimate_by_hand(llama):
-    """2 prompts of up to 6 tokens (one begins them), 3 layers, 4 heads of 8, 4 bytes a number."""
-    size = mh.patching.HeadCache.estimate(llama, TEXTS[:1] + TEXTS[2:])
-    assert size == {
-        "z": 2 * 6 * 3 * 4 * 8 * 4,
-        "pattern": 2 * 6 * 6 * 3 * 4 * 4,
-        "final": 2 * 6 * 32 * 4,
-        "ids": 2 * 6 * 8,
-    }
+def test_cache_sizes_are_the_bytes_that_are_kept(small, sites):
+    run = small.cache(TEXTS, sites=sites)
+    assert cache_sizes(small, run.tokens, sites) == held(run)
 
 
 def test_a_tight_budget_spills_to_disk_and_changes_no_number(small, run):
-    size = sum(mh.patching.HeadCache.estimate(small, TEXTS, sites=SITES).values())
+    size = sum(held(small.cache(TEXTS, sites=SITES)).values())
     assert "kept in memory" in repr(mh.settings(budget=size)(small.cache)(TEXTS, sites=SITES))
     tight = mh.settings(budget=size - 1)(small.cache)(TEXTS, sites=SITES)
     assert "kept on disk" in repr(tight)

@@ -46,7 +46,7 @@ def run(folder: Path) -> None:
 
     cache = model.cache(clean, sites=("z", "pattern", "q", "k", "v"))
     torch.testing.assert_close(cache.result["L1H2"], cache.result[1, 2])
-    cache.attention.plot("L1H2"), cache.logits, mh.patching.HeadCache.estimate(model, clean)
+    cache.attention.plot("L1H2"), cache.logits
 
     words = [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin")]
     relation = mh.Relation("capitals", "Knowledge", words)
