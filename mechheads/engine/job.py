@@ -31,7 +31,6 @@ from mechheads.interventions.basic import (
     site_of,
 )
 from mechheads.interventions.new_z import Finite, first_change, new_z
-from mechheads.io.text import entries
 from mechheads.ledger.key import NO_STORE, Store
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits, current, show_bytes
@@ -42,7 +41,7 @@ from mechheads.model.analysis import analysis
 from mechheads.model.model import Model, source_of
 from mechheads.prompts.prompts import PromptPairs, Prompts, Side, as_prompts
 from mechheads.prompts.tokens import Tokens
-from mechheads.runs.head_cache import RUN_SITES, HeadCache
+from mechheads.runs.head_cache import RUN_SITES, HeadCache, check_sites
 
 Positions = Literal["all", "each"] | str | Sequence[str | int]
 
@@ -309,7 +308,7 @@ def prepare(model: Model, prompts: AnyPrompts, *, sites: Sequence[str] = ("z",))
     ('activation patching of z, denoising', 'path patching to final, noising')
     """
     runs, limits = resolve(model, prompts), current().limits.in_one_process
-    kept = tuple(dict.fromkeys(("z", *_resumed(model), *entries(sites, "sites", "names"))))
+    kept = tuple(dict.fromkeys(("z", *_resumed(model), *check_sites(sites))))
     on_disk = runs.bytes(dict.fromkeys(runs.tokens, kept)) > limits.memory
     for run in runs.both(dict.fromkeys(runs.tokens, kept), limits, on_disk):
         run.check_finite()

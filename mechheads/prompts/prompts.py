@@ -89,7 +89,7 @@ class Prompts(Wrapped):
 
     def __repr__(self) -> str:
         lines = _example(self.items, self.answer)
-        return f"<{_about('Prompts', len(self), 'prompt', self.positions, self.cluster)}\n  {lines}>"
+        return f"<{_summary('Prompts', len(self), 'prompt', self.positions, self.cluster)}\n  {lines}>"
 
     def tokens(self, model: Reader) -> Tokens:
         """Tokenise the prompts for a model.

@@ -138,7 +138,7 @@ class HeadCache(Wrapped):
             ValueError: if a prompt cannot be run, a site is not known.
         """
         limits = current().limits if limits is None else limits
-        sites = _check_sites(sites)
+        sites = check_sites(sites)
         tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
         (run,) = cls.together(model, [(tokens, sites)], limits=limits, held=held, on_disk=on_disk)
         run.claim()
@@ -294,7 +294,7 @@ class HeadCache(Wrapped):
         return f"HeadCache({n} prompt{'s' * (n != 1)} of up to {pos} tokens, {kept} kept {where})"
 
 
-def _check_sites(sites: Sequence[str]) -> tuple[str, ...]:
+def check_sites(sites: Sequence[str]) -> tuple[str, ...]:
     """The sites, each once."""
     known = ", ".join(SITES)
     if isinstance(sites, str):

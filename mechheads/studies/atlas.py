@@ -215,11 +215,11 @@ class Atlas(Stages):
         folder = Path(folder)
         if not (folder / _METADATA).is_file():
             raise FileNotFoundError(
-                f"{folder} has no {_ABOUT}; give a folder that `mechheads atlas` or Atlas.save has written"
+                f"{folder} has no {_METADATA}; give a folder that `mechheads atlas` or Atlas.save has written"
             )
         metadata = read_json(folder / _METADATA)
         if not isinstance(metadata, dict) or set(metadata) != {*_TEXTS, _OWN}:
-            raise ValueError(f"{folder / _ABOUT} is damaged: it needs {', '.join((*_TEXTS, _OWN))}")
+            raise ValueError(f"{folder / _METADATA} is damaged: it needs {', '.join((*_TEXTS, _OWN))}")
         own = metadata.pop(_OWN)
         atlas = cls(**metadata)
         paths = {name: folder / f"{own_file(name)}.nc" for name in own}
