@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import importlib
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from mechheads.explorer.collect import Collected, collect, patterns_of
 from mechheads.explorer.contract import to_json
 from mechheads.explorer.head_payload import linked_heads
 from mechheads.explorer.live import Live, Refused, check
-from mechheads.explorer.page import alt_text, answer, page_html, png, script, shown_width, style, write
+from mechheads.explorer.page import answer, page_html, script, style, write
 from mechheads.explorer.payload import Payload, atlas_payload, run_payload, shown_name
 from mechheads.heads import HeadLike, check_head
 from mechheads.io.write import check_kind, check_place
@@ -52,7 +52,7 @@ def explore(what: Any, path: str | Path | None = None, *, model: Model | None = 
         ValueError: if something cannot be shown, results differ in model or size, the model is of another size, or
             ``path`` can be no file; before anything is run.
         FileNotFoundError: if there is no such folder; before anything is run.
-        ImportError: if a notebook needs Pillow, or anywidget for a widget, and no path was given.
+        ImportError: if a notebook needs anywidget for a widget, and no path was given.
 
     >>> import tempfile, numpy as np
     >>> mine, theirs = (mh.HeadScores.from_scores(s * np.eye(3), name="effect", kind="demo") for s in (1, 2))
@@ -153,26 +153,20 @@ _TELL_THEME = """(() => {
   addEventListener("message", ({ data }) => data?.mechheads === "drawn" && tell());
   tell();
 })()""".replace("FRAME", _FRAME).replace("STILL", _STILL)
-"""Hides the picture below a frame, and tells the page in it whether JupyterLab is light or dark; it cannot see it."""
+"""Hides the tables below a frame, and tells the page in it whether JupyterLab is light or dark; it cannot see it."""
 
 
+@dataclass(frozen=True, repr=False)
 class Framed:
     """A page in a frame of a notebook. It needs no kernel, so it is still there when the notebook is opened again."""
 
-    def __init__(self, payload: Payload) -> None:
-        try:
-            self._still = _still(payload)
-        except ImportError as error:
-            raise _missing(error) from error
+    payload: Payload
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, str], dict[str, Any]]:
-        return self._still
+    def __repr__(self) -> str:
+        return self.payload.page["title"]
 
-
-def _missing(error: ImportError) -> ImportError:
-    return ImportError(
-        f'a notebook needs {error.name}: pip install "mechheads[notebook]"; or give path="explorer.html" for a page'
-    )
+    def _repr_html_(self) -> str:
+        return saved(self.payload)
 
 
 def widget(payload: Payload, live: Live | None) -> Any:
@@ -180,9 +174,10 @@ def widget(payload: Payload, live: Live | None) -> Any:
     try:
         base: Any = importlib.import_module("anywidget").AnyWidget
         traitlets: Any = importlib.import_module("traitlets")
-        still, metadata_of_still = _still(payload)
     except ImportError as error:
-        raise _missing(error) from error
+        raise ImportError(
+            f'a widget needs {error.name}: pip install "mechheads[notebook]"; or give path="explorer.html" for a page'
+        ) from error
 
     class Explorer(base):
         """The explorer; see ``mh.explore``."""
@@ -194,7 +189,7 @@ def widget(payload: Payload, live: Live | None) -> Any:
         def _repr_mimebundle_(self, **options: Any) -> Any:
             shown = super()._repr_mimebundle_(**options)
             bundle, metadata = shown if isinstance(shown, tuple) else (shown, {})
-            return {**(bundle or {}), **still}, {**metadata, **metadata_of_still}
+            return {**(bundle or {}), "text/html": saved(payload), "text/plain": payload.page["title"]}, metadata
 
     shown = Explorer(page=to_json(payload.page), blocks=dict(payload.blocks))
     shown.on_msg(lambda widget, content, buffers: receive(widget, content, payload, live))
@@ -232,25 +227,16 @@ def _answer(widget: Any, content: Mapping[str, Any], live: Live) -> None:
         widget.send({"type": "error", "id": name, "error": f"the text could not be run: {type(error).__name__}"})
 
 
-def _still(payload: Payload) -> tuple[dict[str, str], dict[str, Any]]:
-    """What a notebook shows of a payload when no widget runs: a MIME bundle and its metadata."""
-    drawn, text = png(payload.page), alt_text(payload.page)
-    bundle = {"text/html": saved(payload, drawn), "image/png": base64.b64encode(drawn).decode(), "text/plain": text}
-    return bundle, {"image/png": {"alt": text, "width": shown_width(payload.page)}}
-
-
-def saved(payload: Payload, drawn: bytes) -> str:
-    """What a saved notebook shows without a kernel: the page in a frame of its own, or of a large one its tables."""
-    page = _saved_page(payload)
-    source = f"data:image/png;base64,{base64.b64encode(drawn).decode()}"
-    image = f'<img alt="{html.escape(alt_text(payload.page))}" width="{shown_width(payload.page)}" src="{source}">'
+def saved(payload: Payload) -> str:
+    """What a saved notebook shows without a kernel: the page in a frame of its own, and its tables if there is none."""
+    page, tables = _saved_page(payload), answer(payload.page)
     if len(page) <= _SAVED:
         return (
             f'<iframe class="{_FRAME}" sandbox="allow-scripts allow-downloads" '
             f'style="width:100%;height:{_HEIGHT}px;border:0" '
             f'title="{html.escape(payload.page["title"])}" srcdoc="{html.escape(page)}"></iframe>'
-            f'<div class="{_STILL}">{image}</div>'
+            f'<div class="{_STILL}">{tables}</div>'
             f"<script>{_TELL_THEME}</script>"
         )
     note = "The page is too large to be saved in a notebook; run the cell again, or write it to a file with path=."
-    return f"{image}{answer(payload.page)}<p>{note}</p>"
+    return f"{tables}<p>{note}</p>"

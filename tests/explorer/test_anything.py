@@ -13,7 +13,6 @@ import pytest
 
 import mechheads as mh
 from mechheads.explorer.collect import collect
-from mechheads.explorer.page import alt_text, drawing
 from mechheads.explorer.payload import Payload, atlas_payload
 from mechheads.results.kinds import KINDS
 from mechheads.studies.answers import own_column, own_views
@@ -337,12 +336,3 @@ def test_results_open_themselves(tmp_path, monkeypatch, small):
     assert demo().explore() == Path("explorer.html")
     assert EVERY["attack curve"].run(small).explore("curve.html") == Path("curve.html")
     assert ".explore() shows it in a page of all heads" in demo()._repr_html_()
-
-
-def test_the_picture_is_of_your_own_scores():
-    page = shown(
-        {"<mine>": mh.HeadScores.from_scores(np.array([[0.0, 2.0], [-1.0, np.nan]]), name="a", kind="demo")}
-    ).page
-    hues = [square.hue for square in drawing(page).squares]
-    assert hues == ["#eef0f2", "#b2182b", "#88abcf", "#ffffff", "#2166ac", "#eef0f2", "#b2182b"]
-    assert "<mine>: L0H1 2, L1H0 -1, L0H0 0." in alt_text(page)
