@@ -268,8 +268,7 @@ def _result(
             kind="attention_part",
             cluster=tokens.cluster,
             provenance=metadata | {"side": name, "attributed": f"where {head} looks, {_THROUGH[name]}"},
-            variables={name: (dims.get(name, ("prompt",)), array) for name, array in mine.items()},
-        )
+        ).assign(**{name: (dims.get(name, ("prompt",)), array) for name, array in mine.items()})
 
     pairs = _pairs(_names(model, head.layer), np.moveaxis(vectors, -1, -2), tokens.cluster)
     return AttentionAttribution(

@@ -106,8 +106,7 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head", hea
             {"attributed": attributed, "by": by, "prompts": tokens, "n_prompts": len(tokens), "heads": names},
             interrupted=interrupts.interrupted,
         ),
-        variables={name: (dims.get(name, ("prompt",)), array) for name, array in parts.items()},
-    )
+    ).assign(**{name: (dims.get(name, ("prompt",)), array) for name, array in parts.items()})
 
 
 def _attributed(tokens: Tokens) -> str:

@@ -107,8 +107,6 @@ class HeadProfile(HeadScores):
         data = HeadScores.from_values(
             score,
             cluster=cluster,
-            seed=current().seed,
-            null=None,
             name="profile on text",
             kind="profile",
             extra={"behaviour": PROFILED},

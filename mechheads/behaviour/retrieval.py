@@ -100,8 +100,6 @@ def retrieval_heads(
         name="retrieval",
         kind="retrieval",
         cluster=tokens.cluster,
-        seed=current().seed,
-        variables={"steps": ("prompt", counts)},
         provenance=make_provenance(model, prompts=tokens, n_prompts=len(tokens), heads=names, n_steps=len(steps)),
     )
 

@@ -19,7 +19,7 @@ from mechheads.messages.notices import warn
 from mechheads.metrics import MetricInfo, name_of, read_positions
 from mechheads.model.parts import moved
 from mechheads.prompts.encoding import single_token, token_strings
-from mechheads.results.dataset import Label
+from mechheads.results.dataset import Label, of_means
 from mechheads.results.kinds import kind_of
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
@@ -54,26 +54,26 @@ def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], meta
             f"metric {metric.name} is 0 or 1 for every prompt, but does not say that it is a share, so intervals where "
             "all prompts agree have no width; declare it with @mh.metric(share=True)"
         )
-    return HeadScores.from_values(
-        values,
-        name=titled(metadata.name, given),
-        unit=metadata.share if spec.normalize else metric.unit,
-        kind=metadata.kind,
-        cluster=job.tokens.cluster,
-        extra=metadata.extra,
-        null=None if kind_of(metadata.kind).null is None else metric.null,
-        seed=spec.seed,
-        bounds=bounds,
-        rounding=None if spec.normalize else rounding_of(values, base),
-        provenance=make_provenance(
+    result = {
+        "name": titled(metadata.name, given),
+        "unit": metadata.share if spec.normalize else metric.unit,
+        "kind": metadata.kind,
+        "extra": metadata.extra,
+        "provenance": make_provenance(
             job.model,
             {"metric": metric.name, "prompts": job.fingerprint(), "n_prompts": len(job.tokens), "seed": spec.seed},
             {"positions": positions, metadata.units: units},
             metadata.more,
             given,
         ),
-        variables={"base_metric": (("prompt",), base)},
-    )
+    }
+    test = {
+        "null": None if kind_of(metadata.kind).null is None else metric.null,
+        "bounds": bounds,
+        "rounding": rounding_of(*[values] if spec.normalize else [values, base]),
+        "seed": spec.seed,
+    }
+    return HeadScores(of_means(values, job.tokens.cluster, result, **test)).assign(base_metric=("prompt", base))
 
 
 def describe_intervention(intervention: Intervention) -> str:

@@ -192,7 +192,6 @@ class _Tests:
             values,
             **_EFFECTS[what],
             extra={"relation": names},
-            seed=self.few_shot["seed"],
             provenance=make_provenance(
                 metadata,
                 self.few_shot,
@@ -201,10 +200,7 @@ class _Tests:
                 left_out=self.left_out,
                 interrupted=interrupted,
             ),
-            variables={
-                "gap": ("relation", [self.gaps.get(name, np.nan) for name in names]),
-            },
-        )
+        ).assign(gap=("relation", [self.gaps.get(name, np.nan) for name in names]))
 
 
 _EFFECTS: dict[str, dict[str, Any]] = {

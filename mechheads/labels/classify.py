@@ -231,6 +231,7 @@ def label_heads(
     score, low, high, p_value, q_value = (columns.pop(name) for name in ("score", "low", "high", "p", "q"))
     thresholds = {"tau": tau} if rule == "maps" else {"fdr": fdr, "floor": floor}
     evidence = {} if causal is None else {"causal": causal.provenance, "causal_floor": causal_floor}
+    columns |= {"best_relation": text_array(names), "reading": text_array(reading), "verdict": text_array(verdict)}
     labels = HeadLabels.from_scores(
         score,
         interval=(low, high),
@@ -240,16 +241,10 @@ def label_heads(
         kind="labels",
         extra={"category": categories},
         provenance=make_provenance(scores.provenance, thresholds, evidence, rule=rule, limits=limits),
-        variables={name: (_DIMS, array) for name, array in columns.items()}
-        | {
-            "best_relation": (_DIMS, text_array(names)),
-            "reading": (_DIMS, text_array(reading)),
-            "verdict": (_DIMS, text_array(verdict)),
-        },
-    )
+    ).assign(q_value=(_DIMS, q_value), **{name: (_DIMS, array) for name, array in columns.items()})
     for note in limits:
         warn(note)
-    data = labels.dataset.assign(q_value=(_DIMS, q_value)).assign_coords(relation=scores.dataset["relation"])
+    data = labels.dataset.assign_coords(relation=scores.dataset["relation"])
     return HeadLabels(data.assign(_table_columns(scores, causal, enough, below, acts, category_of)))
 
 

@@ -114,11 +114,7 @@ def dynamic_scores(
             heads=names_of_heads,
             interrupted=np.isnan(score[chosen]).any(),
         ),
-        variables={
-            "n_pairs": ("relation", counts),
-            "relation_category": ("relation", text_array(categories)),
-        },
-    )
+    ).assign(n_pairs=("relation", counts), relation_category=("relation", text_array(categories)))
 
 
 def _score(

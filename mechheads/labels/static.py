@@ -209,11 +209,10 @@ class RelationScorer:
             kind="relations",
             extra={"relation": [usable.relation.name for usable in self._scored]},
             provenance=make_provenance(self._metadata, self._settings(), interrupted=done < self._model.n_layers),
-            variables=self._variables(),
-        )
+        ).assign(**self._variables())
         low, high = share_interval(scores.scores.values, scores.dataset["n_pairs"].values)
         statistics = {"ci_low": low, "ci_high": high, "p_value": p, "q_value": q_values(p)}
-        return HeadScores(scores.dataset.assign({name: (_DIMS, array) for name, array in statistics.items()}))
+        return scores.assign(**{name: (_DIMS, array) for name, array in statistics.items()})
 
     def _score_layers(self) -> int:
         """Score layers until done or Ctrl-C; how many were."""

@@ -237,8 +237,7 @@ def hover(scores: HeadScores, label: str) -> list[list[str]]:
         score, low, high, q, p_family = (float(array[layer, head]) for array in statistics)
         lines = [f"<b>{HeadId(layer, head)}</b>" + (f" {label}" if label else ""), f"{score:.4g} {unit}"]
         if isfinite(low) and isfinite(high):
-            level = "" if scores.level is None else f"{100 * scores.level:g}% "
-            lines.append(f"{level}interval {low:.4g} to {high:.4g}")
+            lines.append(f"{'' if scores.values is None else '95% '}interval {low:.4g} to {high:.4g}")
         low, high = (np.nan if array is None else float(array[layer, head]) for array in ranges)
         if isfinite(low) and isfinite(high):
             lines.append(f"range of 2 clusters {low:.4g} to {high:.4g}")

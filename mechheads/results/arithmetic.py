@@ -1,7 +1,7 @@
 """Sums and differences of the datasets of head scores, their products with numbers, and how two scores agree.
 
 If scores are means over prompts, the values are combined prompt by prompt and every statistic is computed again, with
-the left side's level and seed. The null value goes through the same operation (a difference of two untested scores is
+the left side's seed. The null value goes through the same operation (a difference of two untested scores is
 tested against 0); without one there are no p values. Scores that are not means keep interval and p value when they are
 combined with a number, and have none when they are combined with each other.
 """
@@ -20,6 +20,7 @@ from jaxtyping import Float
 
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.notices import Wrapped
+from mechheads.results.dataset import build, of_means
 from mechheads.results.stats import Bounds
 
 OPERATIONS: dict[str, Callable] = {
@@ -61,8 +62,8 @@ def check_aligned(left: xr.Dataset, right: xr.Dataset, prompts: bool = False) ->
             raise ValueError(f"{names}: their prompts differ")
 
 
-def combine(left: Side, right: Side, symbol: str) -> dict[str, Any]:
-    """The result as arguments of ``HeadScores.from_values`` (with ``values``) or ``from_scores`` (with ``score``)."""
+def combine(left: Side, right: Side, symbol: str) -> xr.Dataset:
+    """The dataset of a sum, difference, product or quotient."""
     op = OPERATIONS[symbol]
     first, *others = (side for side in (left, right) if isinstance(side, xr.Dataset))
     if symbol in "*/" and (others or (symbol == "/" and right is first)):
@@ -74,7 +75,7 @@ def combine(left: Side, right: Side, symbol: str) -> dict[str, Any]:
         check_aligned(first, others[0], prompts=True)
     elif symbol == "/" and isinstance(right, float) and right == 0:
         raise ValueError(f"{first.attrs['name']!r} cannot be divided by zero")
-    common: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "name": f"{_name(left)} {symbol} {_name(right)}",
         "unit": _unit(left, right, symbol),
         "kind": "+".join(dict.fromkeys(part for side in (left, right) for part in _kind(side))),
@@ -83,27 +84,24 @@ def combine(left: Side, right: Side, symbol: str) -> dict[str, Any]:
         "extra": {dim: first[dim].values.tolist() for dim in _extra_dims(first)},
     }
     with np.errstate(invalid="ignore"):
-        if _is_mean(first):
-            values = op(_array(left, "values"), _array(right, "values"))
-            mine, theirs = _statistics(left, symbol), _statistics(right, symbol)
-            means = {
-                "null": _null(mine["null"], theirs["null"], symbol),
-                "rounding": (max if symbol in "+-" else op)(mine["rounding"], theirs["rounding"]),
-                "bounds": _bounds(mine["bounds"], theirs["bounds"], symbol),
-            }
-            means |= {name: json.loads(first.attrs["statistics"])[name] for name in ("level", "seed")}
-            return {"values": values, "cluster": first["cluster"].values.tolist(), **common, **means}
-        score = op(_array(left, "score"), _array(right, "score"))
-        if others:
-            return {"score": score, **common}
-        ends = [op(_array(left, end), _array(right, end)) for end in ("ci_low", "ci_high")]
-    return {
-        "score": score,
-        "interval": (np.minimum(*ends), np.maximum(*ends)),
-        "p_value": first["p_value"].values,
-        "p_family": first["p_family"].values,
-        **common,
-    }
+        score, low, high, *values = (
+            op(_array(left, name), _array(right, name))
+            for name in ("score", "ci_low", "ci_high", *(["values"] if _is_mean(first) else []))
+        )
+    if values:
+        mine, theirs = _statistics(left, symbol), _statistics(right, symbol)
+        test = {
+            "seed": json.loads(first.attrs["statistics"])["seed"],
+            "null": _null(mine["null"], theirs["null"], symbol),
+            "rounding": (max if symbol in "+-" else op)(mine["rounding"], theirs["rounding"]),
+            "bounds": _bounds(mine["bounds"], theirs["bounds"], symbol),
+        }
+        return of_means(values[0], first["cluster"].values.tolist(), metadata, **test)
+    statistics = {"score": score}
+    if not others:
+        statistics |= {"ci_low": np.minimum(low, high), "ci_high": np.maximum(low, high)}
+        statistics |= {name: first[name].values for name in ("p_value", "p_family")}
+    return build(statistics, **metadata)
 
 
 def _extra_dims(scores: xr.Dataset) -> tuple[str, ...]:

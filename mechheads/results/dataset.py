@@ -13,11 +13,21 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from mechheads.io.text import check_unicode, parse_json
+from mechheads.io.text import check_unicode, labels as labels_of, parse_json
 from mechheads.io.write import write_file
+from mechheads.limits import current
 from mechheads.messages.notices import until_interrupted, warn
 from mechheads.results.kinds import kind_of
-from mechheads.results.stats import bounded_interval, cluster_range, family_p, q_values, sign_flip_p
+from mechheads.results.stats import (
+    Bounds,
+    bounded_interval,
+    cluster_range,
+    family_p,
+    mean_over_prompts,
+    q_values,
+    rounding_of,
+    sign_flip_p,
+)
 
 SCHEMA_VERSION = 1
 STATISTICS = ("score", "ci_low", "ci_high", "p_value", "q_value", "p_family")
@@ -29,20 +39,19 @@ Label = str | int | float
 
 def build(
     statistics: Mapping[str, np.ndarray],
-    extra: Mapping[str, Sequence[Label]] | None,
+    *,
     name: str,
-    unit: str | None,
     kind: str,
-    provenance: Mapping[str, Any] | None,
-    variables: Mapping[str, Any] | None,
+    unit: str | None = None,
+    extra: Mapping[str, Sequence[Label]] | None = None,
+    provenance: Mapping[str, Any] | None = None,
 ) -> xr.Dataset:
     """The dataset of a result from its score and statistics, with q computed; NaN for those that are not there."""
     score = statistics["score"]
     labels = {dim: text_or_numbers(dim, known) for dim, known in (extra or {}).items()}
-    if taken := sorted({*labels, *(variables or {})} & _RESERVED):
+    if taken := sorted(labels.keys() & _RESERVED):
         raise ValueError(
-            f"{', '.join(taken)} cannot name an extra dimension or variable, because HeadScores uses it; choose "
-            "another name"
+            f"{', '.join(taken)} cannot name an extra dimension, because HeadScores uses it; choose another name"
         )
     if score.ndim != 2 + len(labels) or score.shape[2:] != tuple(map(len, labels.values())):
         wanted = ", ".join(["layer", "head", *(f"{dim}: {len(known)}" for dim, known in labels.items())])
@@ -63,40 +72,48 @@ def build(
             "kind": check_unicode(kind, "kind"),
             "provenance": json.dumps(dict(provenance or {})),
         },
-    ).assign(variables or {})
+    )
 
 
-def tested(
-    values: np.ndarray,
-    cluster: Sequence[object],
-    *,
-    name: str,
-    level: float,
-    bounds: Sequence[Any] | None,
-    **test: Any,
-) -> tuple[dict[str, np.ndarray], bool]:
-    """The statistics of means over prompts, by name, and whether Ctrl-C ended them.
-    After Ctrl-C or a lack of memory there are none: the values took longer, and are kept.
+def of_means(
+    values: np.ndarray, cluster: Sequence[object] | np.ndarray | None, metadata: Mapping[str, Any], **test: Any
+) -> xr.Dataset:
+    """The dataset of means over prompts; ``metadata`` is what ``build`` takes, ``test`` the null, bounds, rounding, seed
+    of its statistics. After Ctrl-C or a lack of memory, they are NaN: the values took longer, and are kept.
     """
-    found: dict[str, np.ndarray] = {}
+    values = np.asarray(values, dtype=np.float64)
+    if values.ndim == 0 or values.shape[-1] == 0:
+        raise ValueError(f"values has shape {values.shape}; it needs at least one prompt on its last axis")
+    labels = labels_of(range(values.shape[-1]) if cluster is None else cluster)
+    test = {"seed": current().seed, "rounding": rounding_of(values)} | test
+    bounds = Bounds.of(test["bounds"])
+    flips = {name: test[name] for name in ("null", "seed", "rounding")}
+    statistics: dict[str, np.ndarray] = {}
     stopped = ""
     with until_interrupted() as interrupts:
         try:
-            low, high = bounded_interval(values, cluster, level=level, bounds=bounds)
+            low, high = bounded_interval(values, labels, bounds=bounds)
             some = {"ci_low": low, "ci_high": high}
             if test["null"] is not None:
-                some["p_value"] = sign_flip_p(values, cluster, **test)
-                some["p_family"] = family_p(values, cluster, **test)
-            ranges = dict(zip(RANGE, cluster_range(values, cluster), strict=True))
-            found = some | (ranges if np.isfinite(ranges[RANGE[0]]).any() else {})
+                some["p_value"] = sign_flip_p(values, labels, **flips)
+                some["p_family"] = family_p(values, labels, **flips)
+            ranges = dict(zip(RANGE, cluster_range(values, labels), strict=True))
+            statistics = some | (ranges if np.isfinite(ranges[RANGE[0]]).any() else {})
         except MemoryError:
             stopped = "memory ran out"
     if stopped := "Ctrl-C" if interrupts.interrupted else stopped:
         warn(
-            f"{stopped} ended the statistics of {name!r}: its intervals, p and q values are NaN, but the value of each "
-            "prompt is kept; HeadScores.from_values(result.values, ...) computes them"
+            f"{stopped} ended the statistics of {metadata['name']!r}: its intervals, p and q values are NaN, but the "
+            "value of each prompt is kept; HeadScores.from_values(result.values, ...) computes them"
         )
-    return found, interrupts.interrupted
+    if interrupts.interrupted:
+        metadata = {**metadata, "provenance": {**(metadata.get("provenance") or {}), "interrupted": True}}
+    dataset = build(statistics | {"score": mean_over_prompts(values)}, **metadata)
+    recorded = test | {"bounds": None if bounds is None else bounds.packed()}
+    dims = (*dataset["score"].dims, "prompt")
+    return dataset.assign(values=(dims, values), cluster=("prompt", text_or_numbers("cluster", labels))).assign_attrs(
+        statistics=json.dumps(recorded)
+    )
 
 
 def read(path: Path, variable: str, what: str) -> xr.Dataset:

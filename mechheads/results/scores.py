@@ -15,7 +15,6 @@ import xarray as xr
 from jaxtyping import Int, Num
 
 from mechheads.heads import HeadId, HeadLike, check_head
-from mechheads.io.text import labels as labels_of
 from mechheads.messages.arguments import check_at_least, check_known, checked, did_you_mean
 from mechheads.results.arithmetic import Comparison, check_aligned, combine, compare
 from mechheads.results.dataset import (
@@ -24,16 +23,15 @@ from mechheads.results.dataset import (
     Label,
     build,
     like,
+    of_means,
     read,
     table_of,
-    tested,
-    text_or_numbers,
     write_netcdf,
 )
 from mechheads.results.kinds import HEATMAP, SMALLEST, draw, kind_of, sample_of
 from mechheads.results.provenance import make_provenance
 from mechheads.results.shown import Rows, Shown, chosen, head_names, pairs_left_out
-from mechheads.results.stats import LEAST_OF_BOUNDED, Bounds, carried_by, mean_over_prompts, rounding_of
+from mechheads.results.stats import LEAST_OF_BOUNDED, Bounds, carried_by
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -88,68 +86,41 @@ class HeadScores(Shown):
         values: Num[np.ndarray, "layer head *extra prompt"],
         *,
         name: str,
-        unit: str | None = None,
         kind: str,
+        unit: str | None = None,
         extra: Mapping[str, Sequence[Label]] | None = None,
         provenance: Mapping[str, Any] | None = None,
-        variables: Mapping[str, Any] | None = None,
         cluster: Sequence[object] | np.ndarray | None = None,
-        null: float | Literal["of kind"] | None = "of kind",
-        seed: int = 0,
-        level: float = 0.95,
-        rounding: float | None = None,
-        bounds: Sequence[Any] | Literal["of kind"] | None = "of kind",
+        bounds: Sequence[Any] | None = None,
     ) -> _S:
         """Scores that are means over prompts, with clustered intervals, p, family p and q values.
 
-        ``p_family`` is the p of each head in the family of all heads and labels (see ``stats.family_p``).
+        ``p_family`` is the p of each head in the family of all heads and labels (see ``stats.family_p``). p values test
+        whether a mean is the null of the kind, which is 0 for kinds of your own; values that cannot be below 0 are not
+        tested. Sign flips have the seed of ``mh.settings``.
 
         Args:
             values: one value per head and prompt (and extra labels); NaN means "not measured".
             name: what is measured, such as "activation patching, z".
-            unit: such as "logits"; by default, the unit of the kind.
             kind: the analysis, such as "activation_patch"; ``citation`` uses it to choose the papers.
+            unit: such as "logits"; by default, the unit of the kind.
             extra: further dimensions in the order of the axes of ``values``, each with its labels.
             provenance: what is needed to repeat the run, in a form that JSON can store.
-            variables: further variables for the dataset, as ``xarray.Dataset.assign`` takes them.
             cluster: a label per prompt; prompts that share one are not independent. By default, each prompt has its
                 own.
-            null: the mean score of a head that does nothing, for p and q values; ``None`` for no test. By default, the
-                null of the kind, which is 0 for kinds of your own.
-            seed: for the random sign flips of the p values.
-            level: the confidence level of the intervals.
-            rounding: values no further than this from ``null`` count as ``null`` in tests; by default, what rounding in
-                float32 makes of values as large as the largest (``stats.rounding_of``).
             bounds: between what the values lie, such as ``(0, 1)``, or ``(0, None)`` if nothing is below 0; for values
                 of 0 and 1, ``(0, 1, True)``, and for their differences ``(-1, 1, True)``. Intervals lie within them
-                (``stats.bounded_interval``). By default, the bounds of the kind; ``None`` for none.
+                (``stats.bounded_interval``). By default, the bounds of the kind.
 
         If Ctrl-C or a lack of memory ends the statistics, intervals, p, family p and q values are NaN, with a warning.
 
         Raises:
-            ValueError: if shapes, labels and clusters do not match, or ``rounding`` is negative.
+            ValueError: if shapes, labels and clusters do not match.
         """
-        null = kind_of(kind).null if isinstance(null, str) else null
-        within = Bounds.of(kind_of(kind).bounds if isinstance(bounds, str) else bounds)
-        values = np.asarray(values, dtype=np.float64)
-        if values.ndim == 0 or values.shape[-1] == 0:
-            raise ValueError(f"values has shape {values.shape}; it needs at least one prompt on its last axis")
-        labels = labels_of(range(values.shape[-1]) if cluster is None else cluster)
-        rounding = rounding_of(values) if rounding is None else rounding
-        if not rounding >= 0:
-            raise ValueError(f"rounding is {rounding}; give a number of at least 0, in the unit of the values")
-        statistics: dict[str, Any] = {"null": null, "level": level, "seed": seed, "rounding": rounding}
-        statistics["bounds"] = None if within is None else within.packed()
-        found, interrupted = tested(values, labels, name=name, **statistics)
-        if interrupted:
-            provenance = {**(provenance or {}), "interrupted": True}
-        found["score"] = mean_over_prompts(values)
-        dataset = build(found, extra, name, unit, kind, provenance, variables)
-        dims = (*dataset["score"].dims, "prompt")
-        clusters = ("prompt", text_or_numbers("cluster", labels))
-        return cls(
-            dataset.assign(values=(dims, values), cluster=clusters).assign_attrs(statistics=json.dumps(statistics))
-        )
+        metadata = {"name": name, "kind": kind, "unit": unit, "extra": extra, "provenance": provenance}
+        within = Bounds.of(kind_of(kind).bounds if bounds is None else bounds)
+        null = None if within is not None and within.low >= 0 else kind_of(kind).null
+        return cls(of_means(values, cluster, metadata, null=null, bounds=within))
 
     @classmethod
     def from_scores(
@@ -157,19 +128,17 @@ class HeadScores(Shown):
         score: Num[np.ndarray, "layer head *extra"],
         *,
         name: str,
-        unit: str | None = None,
         kind: str,
+        unit: str | None = None,
         extra: Mapping[str, Sequence[Label]] | None = None,
         provenance: Mapping[str, Any] | None = None,
-        variables: Mapping[str, Any] | None = None,
         interval: tuple[Num[np.ndarray, "..."], Num[np.ndarray, "..."]] | None = None,
         p_value: Num[np.ndarray, "..."] | None = None,
-        p_family: Num[np.ndarray, "..."] | None = None,
     ) -> _S:
         """Scores that are not means over prompts, with the interval and p value that the analysis provides.
 
-        The two ends of ``interval``, ``p_value`` and ``p_family`` have the shape of ``score``; each may be left out.
-        The other arguments are as in ``from_values``. q values are computed from ``p_value``.
+        The two ends of ``interval`` and ``p_value`` have the shape of ``score``; each may be left out. The other
+        arguments are as in ``from_values``. q values are computed from ``p_value``.
 
         Raises:
             ValueError: if shapes and labels do not match.
@@ -183,9 +152,12 @@ class HeadScores(Shown):
             "ci_low": like(score, low, "interval[0]"),
             "ci_high": like(score, high, "interval[1]"),
             "p_value": like(score, p_value, "p_value"),
-            "p_family": like(score, p_family, "p_family"),
         }
-        return cls(build(statistics, extra, name, unit, kind, provenance, variables))
+        return cls(build(statistics, name=name, kind=kind, unit=unit, extra=extra, provenance=provenance))
+
+    def assign(self: _S, **variables: Any) -> _S:
+        """The same scores with further variables in their dataset, as ``xarray.Dataset.assign`` takes them."""
+        return type(self)(self.dataset.assign(variables))
 
     @property
     def scores(self) -> xr.DataArray:
@@ -235,12 +207,6 @@ class HeadScores(Shown):
     def with_provenance(self: _S, **more: Any) -> _S:
         """The same scores with further entries in their provenance."""
         return type(self)(self.dataset.assign_attrs(provenance=json.dumps(make_provenance(self.provenance, more))))
-
-    @property
-    def level(self) -> float | None:
-        """The confidence level of the intervals, such as 0.95; ``None`` if the scores are not means."""
-        statistics = self.dataset.attrs.get("statistics")
-        return None if statistics is None else json.loads(statistics)["level"]
 
     @property
     def missing(self) -> tuple[HeadId, ...]:
@@ -440,8 +406,7 @@ class HeadScores(Shown):
         else:
             return NotImplemented
         sides = (side, self.dataset) if reflected else (self.dataset, side)
-        made = combine(*sides, symbol)
-        return HeadScores.from_values(**made) if "values" in made else HeadScores.from_scores(**made)
+        return HeadScores(combine(*sides, symbol))
 
     __add__ = partialmethod(_combine, "+", False)
     __radd__ = partialmethod(_combine, "+", True)

@@ -354,17 +354,17 @@ def _phi(labels: HeadLabels) -> HeadScores:
     best, data = _best(labels), labels.dataset
     ends = best["ci_low"].values, best["ci_high"].values
     some = {name: (("layer", "head"), data[name].values.any(-1)) for name in ("member", "below_floor")}
-    metadata: dict[str, Any] = {"name": "phi of the best relation", "unit": labels.unit, "kind": labels.kind}
-    metadata |= {"provenance": labels.provenance, "variables": some}
-    return HeadScores.from_scores(best["score"].values, interval=ends, **metadata)
+    metadata: dict[str, Any] = {"unit": labels.unit, "kind": labels.kind, "provenance": labels.provenance}
+    found = HeadScores.from_scores(best["score"].values, name="phi of the best relation", interval=ends, **metadata)
+    return found.assign(**some)
 
 
 def _phi_of(labels: HeadLabels, relation: str) -> HeadScores:
     """Phi of one relation."""
     data = labels.dataset.sel(relation=relation)
     ends = data["phi_low"].values, data["phi_high"].values
-    some = {"member": "is_evidence", "below_floor": "is_below_floor"}
-    metadata: dict[str, Any] = {"name": f"phi of {relation}", "unit": labels.unit, "kind": labels.kind}
-    metadata |= {"variables": {name: (("layer", "head"), data[old].values) for name, old in some.items()}}
-    found = HeadScores.from_scores(data["phi"].values, interval=ends, provenance=labels.provenance, **metadata)
+    some = {"member": data["is_evidence"].values, "below_floor": data["is_below_floor"].values}
+    metadata: dict[str, Any] = {"unit": labels.unit, "kind": labels.kind, "provenance": labels.provenance}
+    found = HeadScores.from_scores(data["phi"].values, name=f"phi of {relation}", interval=ends, **metadata)
+    found = found.assign(**{name: (("layer", "head"), values) for name, values in some.items()})
     return found.with_provenance(selected={"relation": relation})

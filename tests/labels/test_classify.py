@@ -35,11 +35,10 @@ def scored(relations: dict[str, str] = RELATIONS, phi: np.ndarray = PHI) -> Head
         kind="relations",
         extra={"relation": list(relations)},
         provenance={"model": "toy"},
-        variables={
-            **{name: (("layer", "head", "relation"), values) for name, values in of_heads.items()},
-            "n_pairs": ("relation", [30] * len(relations)),
-            "relation_category": ("relation", np.array(list(relations.values()), dtype=object)),
-        },
+    ).assign(
+        **{name: (("layer", "head", "relation"), values) for name, values in of_heads.items()},
+        n_pairs=("relation", [30] * len(relations)),
+        relation_category=("relation", np.array(list(relations.values()), dtype=object)),
     )
 
 

@@ -56,11 +56,11 @@ def test_signed_scores_have_equal_ends_and_others_start_at_0():
 
 def test_hover_names_head_value_interval_family_p_and_q():
     values = np.array([[[1.0, 2.0, 3.0], [0.0, 1.0, -1.0]]])
-    made = HeadScores.from_values(values, level=0.9, **METADATA)
+    made = HeadScores.from_values(values, **METADATA)
     row = made["L0H0"]
     trace = heatmap(made).data[0]
     assert trace.text[0][0] == (
-        f"<b>L0H0</b><br>2 logits<br>90% interval {row['ci_low']:.4g} to {row['ci_high']:.4g}<br>"
+        f"<b>L0H0</b><br>2 logits<br>95% interval {row['ci_low']:.4g} to {row['ci_high']:.4g}<br>"
         f"family p = {row['p_family']:.3g}<br>q = 0.5"
     )
     assert trace.hovertemplate == "%{text}<extra></extra>"

@@ -29,7 +29,7 @@ def square(**options: Any) -> mh.HeadScores:
 
 def safety() -> mh.HeadScores:
     angle = {f"generalized_ships{end}": (("layer", "head"), np.eye(2)) for end in ("", "_low", "_high")}
-    return square(kind="safety", provenance={"ablation": "zero", "k": 1}, variables=angle)
+    return square(kind="safety", provenance={"ablation": "zero", "k": 1}).assign(**angle)
 
 
 DRAWN: dict[str, Callable[..., go.Figure]] = {

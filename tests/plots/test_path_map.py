@@ -76,13 +76,13 @@ def test_a_dot_marks_the_paths_of_small_family_p():
 
 def test_hover_names_sender_receiver_value_interval_family_p_and_q():
     values = np.random.default_rng(0).normal(2, 1, size=(1, 2, 3, 6))
-    scores = HeadScores.from_values(values, level=0.9, extra={"receiver": RECEIVERS}, **METADATA)
+    scores = HeadScores.from_values(values, extra={"receiver": RECEIVERS}, **METADATA)
     strongest = int(np.abs(scores.scores.values[0]).max(1).argmax())
     row = scores[f"L0H{strongest}"].iloc[1]
     figure = path_map(scores)
     assert figure.data[0].text[0][1] == (
         f"<b>L0H{strongest}</b> to L2.mlp<br>{row['score']:.4g} logits<br>"
-        f"90% interval {row['ci_low']:.4g} to {row['ci_high']:.4g}<br>"
+        f"95% interval {row['ci_low']:.4g} to {row['ci_high']:.4g}<br>"
         f"family p = {row['p_family']:.3g}<br>q = {row['q_value']:.3g}"
     )
     assert figure.data[0].hovertemplate == "%{text}<extra></extra>"

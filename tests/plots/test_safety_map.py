@@ -49,16 +49,14 @@ def shown(names: str, ablation: str = "scaling", model: str = "demo", **provenan
         unit="nats" if score == "ships" else "degrees",
         kind="safety",
         provenance={"ablation": ablation, "k": len(names.split()), "model": model, "score": score} | provenance,
-        variables=variables | {"in_top": (("layer", "head"), np.full(SHAPE, 0.93))},
-    )
+    ).assign(**variables, in_top=(("layer", "head"), np.full(SHAPE, 0.93)))
 
 
 def led_by(values: np.ndarray, **metadata: Any) -> HeadScores:
     """Scores whose angles are the scores too."""
     angles = {f"generalized_ships{end}": (("layer", "head"), values) for end in ("", "_low", "_high")}
-    return HeadScores.from_scores(
-        values, name="safety heads", unit="nats", kind="safety", provenance=metadata, variables=angles
-    )
+    scores = HeadScores.from_scores(values, name="safety heads", unit="nats", kind="safety", provenance=metadata)
+    return scores.assign(**angles)
 
 
 def places(trace: Any) -> list[str]:

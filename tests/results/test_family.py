@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mechheads.results.dataset import of_means
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import family_p, rounding_of, sign_flip_p
 
@@ -129,21 +130,21 @@ def test_values_at_the_level_of_rounding_are_0():
     assert rounding_of(values) == pytest.approx(4.65 * 2**-20)
     for name in ("p_value", "p_family"):
         assert scores.dataset[name].values == pytest.approx(np.array([[2 / 2**8, 1.0, 1.0, 2 / 2**8]]))
-    exact = HeadScores.from_values(values, rounding=0.0, **METADATA)
+    exact = HeadScores(of_means(values, None, METADATA, null=0.0, bounds=None, rounding=0.0))
     assert exact.dataset["p_family"].values == pytest.approx(np.array([[2 / 2**8] * 4]))
     # a difference of two metrics of 1000 cannot be known to 1e-4, whatever else was measured
-    coarse = HeadScores.from_values(values[:, 3:], rounding=rounding_of(values[:, 3:], np.full(8, 1e3)), **METADATA)
+    rounding = rounding_of(values[:, 3:], np.full(8, 1e3))
+    coarse = HeadScores(of_means(values[:, 3:], None, METADATA, null=0.0, bounds=None, rounding=rounding))
     assert coarse.dataset["p_family"].values == pytest.approx(np.array([[1.0]]))
     difference = coarse - coarse * 0.5
     assert difference.dataset["p_family"].values == pytest.approx(np.array([[1.0]]))
     assert (exact * 2).dataset["p_family"].values == pytest.approx(exact.dataset["p_family"].values)
-    with pytest.raises(ValueError, match="rounding is -1; give a number of at least 0"):
-        HeadScores.from_values(values, rounding=-1, **METADATA)
 
 
 def test_scores_carry_the_family_of_all_heads_and_labels_everywhere(tmp_path):
     values = np.random.default_rng(0).normal(0.5, 1, size=(2, 2, 3, 8))
-    scores = HeadScores.from_values(values, extra={"pos": [0, 1, 2]}, null=0.1, seed=3, **METADATA)
+    metadata = METADATA | {"extra": {"pos": [0, 1, 2]}}
+    scores = HeadScores(of_means(values, None, metadata, null=0.1, bounds=None, seed=3))
     expected = family_p(values, null=0.1, seed=3)
     np.testing.assert_array_equal(scores.dataset["p_family"].values, expected)
     assert scores.to_dataframe()["p_family"].to_numpy() == pytest.approx(expected.ravel())
@@ -155,12 +156,12 @@ def test_scores_carry_the_family_of_all_heads_and_labels_everywhere(tmp_path):
     np.testing.assert_array_equal(again.dataset["p_family"].values, expected)
     summed = (scores + scores).dataset["p_family"].values
     assert summed == pytest.approx(family_p(2 * values, null=0.2, seed=3))
-    untested = HeadScores.from_values(values[:, :, 0], **(METADATA | {"null": None}))
+    untested = HeadScores.from_values(values[:, :, 0], **(METADATA | {"kind": "ships"}))
     assert np.isnan(untested.dataset["p_family"].values).all()
 
 
 def test_scores_that_are_no_means_have_the_family_p_that_they_are_given():
     score = np.array([[1.0, 2.0]])
     assert np.isnan(HeadScores.from_scores(score, **METADATA).dataset["p_family"].values).all()
-    scores = HeadScores.from_scores(score, p_family=np.array([[0.5, 0.01]]), **METADATA)
+    scores = HeadScores.from_scores(score, **METADATA).assign(p_family=(("layer", "head"), np.array([[0.5, 0.01]])))
     assert (2 * scores)["L0H1"]["p_family"] == pytest.approx(0.01)

@@ -53,14 +53,15 @@ def test_every_paper_has_its_key_and_is_used() -> None:
     assert used == set(papers()) - {"nanda2022transformerlens"}
 
 
-def test_unit_and_null_are_those_of_the_kind_unless_given() -> None:
+def test_unit_and_null_are_those_of_the_kind_unless_values_cannot_be_below_0() -> None:
     values = np.arange(12.0).reshape(1, 2, 6)
     ships = HeadScores.from_values(values, name="n", kind="ships")
     assert ships.unit == "nats" and np.isnan(ships.dataset["p_value"]).all()
-    tested = HeadScores.from_values(values, name="n", kind="ships", unit="bits", null=0.0)
-    assert tested.unit == "bits" and np.isfinite(tested.dataset["p_value"]).all()
+    assert HeadScores.from_values(values, name="n", kind="ships", unit="bits").unit == "bits"
     own = HeadScores.from_values(values, name="n", kind="my own")
     assert own.unit == "" and np.isfinite(own.dataset["p_value"]).all()
+    positive = HeadScores.from_values(values, name="n", kind="my own", bounds=(0, None))
+    assert np.isnan(positive.dataset["p_value"]).all()
     assert HeadScores.from_scores(values[..., 0], name="n", kind="generalized_ships").unit == "degrees"
 
 

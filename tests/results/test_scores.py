@@ -11,7 +11,7 @@ import xarray as xr
 from hypothesis import given, settings, strategies as st
 
 from mechheads.heads import HeadId
-from mechheads.results.dataset import with_checksum
+from mechheads.results.dataset import of_means, with_checksum
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, q_values, sign_flip_p
 
@@ -33,15 +33,15 @@ def test_from_values_holds_means_intervals_p_and_q():
     values[1, 2] = np.nan
     values[0, 0, 1] = np.nan
     cluster = ["a", "a", "b", "c", "c", "d"]
-    scores = HeadScores.from_values(values, cluster=cluster, seed=4, level=0.9, null=0.1, **METADATA)
+    scores = HeadScores(of_means(values, cluster, METADATA, seed=4, null=0.1, bounds=None))
     assert float(scores.scores[0, 0]) == pytest.approx(np.mean(np.delete(values[0, 0], 1)))
-    low, high = clustered_interval(values, cluster, level=0.9)
+    low, high = clustered_interval(values, cluster)
     p = sign_flip_p(values, cluster, null=0.1, seed=4)
     for name, expected in {"ci_low": low, "ci_high": high, "p_value": p, "q_value": q_values(p)}.items():
         np.testing.assert_array_equal(scores.dataset[name].values, expected)
     assert scores.missing == (HeadId(1, 2),)
     assert all(np.isnan(scores["L1H2"][name]) for name in COLUMNS[2:])
-    assert (scores.n_layers, scores.n_heads, scores.extra_dims, scores.level) == (2, 3, (), 0.9)
+    assert (scores.n_layers, scores.n_heads, scores.extra_dims) == (2, 3, ())
     np.testing.assert_array_equal(prompt_values(scores), values)
     assert scores.dataset["cluster"].values.tolist() == cluster
 
@@ -61,15 +61,13 @@ def test_from_scores_keeps_what_it_is_given():
         score,
         interval=(score - 1, np.full_like(score, np.nan)),
         p_value=p,
-        variables={"rank": (("layer", "head"), np.array([[2, 1]]))},
         **METADATA,
-    )
+    ).assign(rank=(("layer", "head"), np.array([[2, 1]])))
     assert scores["L0H1"] == pytest.approx(
         dict(zip(COLUMNS, (0, 1, 2.0, 1.0, np.nan, 0.04, 0.04, np.nan), strict=True)), nan_ok=True
     )
     assert scores.values is None
     assert from_values().values is not None
-    assert scores.level is None
     assert scores.dataset["rank"].values.tolist() == [[2, 1]]
 
 
@@ -166,7 +164,8 @@ def test_arithmetic_says_what_it_did():
 
 
 def test_untested_scores_are_tested_in_their_difference():
-    a, b = from_values(null=None), from_values(null=None, seed=1)
+    values = np.random.default_rng(0).normal(size=(2, 2, 3, 6))
+    a, b = (HeadScores(of_means(each, None, ABOUT, null=None, bounds=None)) for each in values)
     np.testing.assert_array_equal((a - b).dataset["p_value"], sign_flip_p(prompt_values(a) - prompt_values(b)))
     assert np.isnan((a + b).dataset["p_value"]).all()
 
@@ -239,8 +238,7 @@ def test_save_and_load_is_identity_for_any_text(tmp_path_factory, labels, cluste
         cluster=cluster,
         extra={"relation": labels},
         provenance={"note": note, "tokens": labels},
-        variables={"shown": ("relation", labels), "pairs": ("relation", np.arange(len(labels)))},
-    )
+    ).assign(shown=("relation", labels), pairs=("relation", np.arange(len(labels))))
     path = tmp_path_factory.mktemp("scores") / "scores.nc"
     assert scores.save(path) == path
     loaded = HeadScores.load(path)
@@ -299,7 +297,6 @@ def test_files_that_are_not_ours_are_refused_and_left_alone(tmp_path):
         ({"shape": (2, 3, 2, 6), "extra": {"pos": ["x", "x"]}}, r"extra\['pos'\] contains a label twice"),
         ({"shape": (2, 3, 2, 6), "extra": {"pos": ["x", 1]}}, "must be all text or all numbers"),
         ({"shape": (2, 3, 1, 6), "extra": {"prompt": ["x"]}}, "prompt cannot name an extra dimension"),
-        ({"variables": {"score": 1}}, "score cannot name an extra dimension or variable"),
         ({"name": "\ud800"}, "name contains .* not valid Unicode"),
         ({"shape": (2, 3, 1, 6), "extra": {"pos": ["\udfff"]}}, "pos contains .* not valid Unicode"),
     ],
@@ -368,9 +365,7 @@ def test_statistics_are_recorded_for_repetition():
     scores = from_values(seed=3)
     recorded = json.loads(scores.dataset.attrs["statistics"])
     largest = np.median(np.abs(prompt_values(scores)).max((0, 1)))
-    assert recorded == {"null": 0.0, "level": 0.95, "seed": 0, "bounds": None} | {
-        "rounding": pytest.approx(largest * 2**-20)
-    }
+    assert recorded == {"null": 0.0, "seed": 0, "bounds": None} | {"rounding": pytest.approx(largest * 2**-20)}
     assert scores.dataset.attrs["schema_version"] == 1
 
 
@@ -437,7 +432,7 @@ def test_beyond_counts_from_the_null_of_relations_and_keeps_labels():
     score, ends = np.array([[[0.5, 0.05], [0.3, 0.1]]]), (np.array([[[0.4, 0.0], [0.2, 0.0]]]), np.ones((1, 2, 2)))
     given = {"extra": {"relation": ["a", "b"]}, "interval": ends, "kind": "relations", "name": "phi"}
     variables = {"null_phi": (("layer", "head", "relation"), np.array([[[0.1, 0.0], [0.15, 0.0]]]))}
-    found = HeadScores.from_scores(score, variables=variables, **given).beyond()
+    found = HeadScores.from_scores(score, **given).assign(**variables).beyond()
     assert [(*row,) for row in found[["relation", "score"]].itertuples()] == [("L0H0", "a", 0.5)]
 
 

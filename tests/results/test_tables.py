@@ -53,8 +53,7 @@ def made(**changed: Any) -> Made:
         unit="u",
         kind="ships",
         extra={"step": ["a", "b\0"]},
-        variables={"by_step": ("step", [True, False])},
-    )
+    ).assign(by_step=("step", [True, False]))
     table = pd.DataFrame({"which": ["a", None], "k": [1, 2], "no heads": [0.1, np.nan], "done": [True, False]})
     whole: dict[str, Any] = {
         "name": "made",

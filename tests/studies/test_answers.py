@@ -133,7 +133,7 @@ def test_heads_after_requests_are_ordered_by_the_contrast_with_look_alikes(monke
     for at, (after, other) in seen.items():
         harmful[at], harmless[at] = after, other
     both = {"harmful": (("layer", "head"), harmful), "harmless": (("layer", "head"), harmless)}
-    contrast = effects(8, means, kind="ships_contrast", unit="log ratio", variables=both)
+    contrast = effects(8, means, kind="ships_contrast", unit="log ratio").assign(**both)
     monkeypatch.setattr(mh.safety.SafetyHeads, "contrast", property(lambda of: contrast))
     metadata = {"k": 3, "score": "ships", "ablation": "scaling", "refused": {"n": 6, "of": 8}}
     ships = effects(8, {(1, 2): 0.3, (3, 3): 9.0}, kind="safety", unit="nats", provenance=metadata)

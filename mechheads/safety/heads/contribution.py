@@ -175,10 +175,8 @@ def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
         name=f"Refusal Contribution, {ablation_name(job.intervention)}",
         kind="refusal_contribution",
         cluster=cluster,
-        seed=seed,
         provenance=make_provenance(model, of_run, metadata, interrupted=stopped),
-        variables={"refusal": (("prompt",), refusal)},
-    )
+    ).assign(refusal=("prompt", refusal))
 
 
 def shared_end(*sides: Tokens) -> int:

@@ -133,10 +133,8 @@ def attribution_of(
         name="refusal attribution",
         kind="refusal_attribution",
         cluster=prompts.tokens(model).cluster,
-        seed=seed,
         provenance=make_provenance(model, metadata),
-        variables={
-            **{name: (("layer", "head"), mean_over_prompts(part)) for name, part in parts.items()},
-            "refusal": (("prompt",), refusal),
-        },
+    ).assign(
+        refusal=("prompt", refusal),
+        **{name: (("layer", "head"), mean_over_prompts(part)) for name, part in parts.items()},
     )

@@ -279,7 +279,6 @@ def ships_of(job: SafetyJob) -> HeadScores:
         name=titled(f"Ships, {ablation_name(job.intervention)}", measured.provenance),
         kind="ships",
         cluster=measured.tokens.cluster,
-        seed=current().seed,
         provenance=measured.provenance,
     )
 
@@ -303,10 +302,8 @@ def contrast_of(job: SafetyJob) -> HeadScores:
         name=titled(f"Ships after requests against look-alikes, {ablation_name(job.intervention)}", job.metadata()),
         kind="ships_contrast",
         cluster=of_requests.tokens.cluster,
-        seed=current().seed,
         provenance=make_provenance(of_requests.provenance, harmless=harmless, interrupted=stopped),
-        variables={name: (("layer", "head"), mean_over_prompts(kl)) for name, kl in both.items()},
-    )
+    ).assign(**{name: (("layer", "head"), mean_over_prompts(kl)) for name, kl in both.items()})
 
 
 @analysis
