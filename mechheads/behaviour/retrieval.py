@@ -101,7 +101,7 @@ def retrieval_heads(
         kind="retrieval",
         cluster=tokens.cluster,
         provenance=make_provenance(model, prompts=tokens, n_prompts=len(tokens), heads=names, n_steps=len(steps)),
-    )
+    ).assign(steps=("prompt", counts))
 
 
 def _steps(
