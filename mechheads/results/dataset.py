@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -162,9 +162,6 @@ def table_of(part: xr.Dataset, dims: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(frame.loc[:, [*dims, *map(str, part.data_vars)]])
 
 
-_ENCODED = "json:"
-_SEALED = "mechheads_checksum"
-"""The attribute of a file that has a checksum."""
 _MARK = b"\nmechheads sha256 "
 _LENGTH = len(_MARK) + 64
 _TABLES = (".csv", ".tsv", ".xlsx", ".parquet", ".json", ".jsonl", ".txt")
@@ -181,12 +178,11 @@ def write_netcdf(dataset: xr.Dataset, path: str | Path) -> Path:
         message = f"path is {path.name!r}, but save writes netCDF; write .save({path.with_suffix('.nc').name!r})"
         table = path.suffix.lower() in _TABLES
         raise ValueError(message + "; for a table, scores.to_dataframe() and result.table have .to_csv" * table)
-    sealed = _map_text(dataset, _encode).assign_attrs({_SEALED: "after the end of the HDF5 data"})
-    return write_file(path, with_checksum(bytes(sealed.to_netcdf(engine="h5netcdf"))))
+    return write_file(path, with_checksum(bytes(dataset.to_netcdf(engine="h5netcdf"))))
 
 
 def read_netcdf(path: Path) -> xr.Dataset:
-    """Read a file into memory and close it. A file without a checksum gives a warning."""
+    """Read a file into memory and close it."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
     unreadable = f"{path} is not a netCDF file that mechheads can read"
@@ -196,18 +192,11 @@ def read_netcdf(path: Path) -> xr.Dataset:
             for name in map(str, file):
                 if fault := _fault(file, name):
                     raise ValueError(f"{unreadable}: its variable {name!r} {fault}")
-            if not checked and _SEALED in file.attrs:
-                raise ValueError(f"{path} is damaged, or was changed after it was saved: its checksum is missing")
-        dataset = xr.load_dataset(path, engine="h5netcdf", decode_times=False)
+        if not checked:
+            raise ValueError(f"{path} is damaged, or mechheads did not write it: its checksum is missing")
+        return xr.load_dataset(path, engine="h5netcdf", decode_times=False)
     except (OSError, KeyError, RuntimeError, TypeError, AttributeError) as error:
         raise ValueError(f"{unreadable}: {error}") from error
-    if not checked:
-        warn(
-            f"{path} has no checksum, so damage would not be noticed: another program or an early version of mechheads "
-            "wrote it. Save it again to add a checksum"
-        )
-    dataset.attrs.pop(_SEALED, None)
-    return _map_text(dataset, _decode)
 
 
 def with_checksum(content: bytes) -> bytes:
@@ -243,35 +232,8 @@ def _fault(file: h5py.File, name: str) -> str | None:
     return None
 
 
-def _map_text(dataset: xr.Dataset, change: Callable[[str], str]) -> xr.Dataset:
-    texts = {
-        name: (variable.dims, text_array([change(text) for text in variable.values.ravel()], variable.shape))
-        for name, variable in dataset.variables.items()
-        if variable.dtype.kind in "OUT"
-    }
-    attrs: dict[Any, Any] = {
-        name: change(value) if isinstance(value, str) else value for name, value in dataset.attrs.items()
-    }
-    return (
-        dataset.assign({k: v for k, v in texts.items() if k not in dataset.coords})
-        .assign_coords({k: v for k, v in texts.items() if k in dataset.coords})
-        .assign_attrs(attrs)
-    )
-
-
 def text_array(texts: Sequence[str] | np.ndarray, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """An array of Python strings, because NumPy's text type would drop trailing NULs; by default shaped as given."""
-    if isinstance(texts, np.ndarray):
-        texts, shape = texts.ravel().tolist(), texts.shape if shape is None else shape
-    array = np.empty(len(texts), dtype=object)
-    array[:] = texts
-    return array if shape is None else array.reshape(shape)
-
-
-def _encode(text: str) -> str:
-    """The text as it is stored. HDF5 text cannot contain NUL, so such text becomes JSON after a prefix."""
-    return _ENCODED + json.dumps(text) if "\0" in text or text.startswith(_ENCODED) else text
-
-
-def _decode(text: str) -> str:
-    return str(parse_json(text.removeprefix(_ENCODED), "a label")) if text.startswith(_ENCODED) else text
+    """An array of Python strings, by default shaped as ``texts``; NUL, which HDF5 cannot store, becomes its sign."""
+    array = np.asarray(texts, dtype=object)
+    plain = np.array([text.replace("\0", "\u2400") for text in array.ravel()], dtype=object)
+    return plain.reshape(array.shape if shape is None else shape)

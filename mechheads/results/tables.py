@@ -73,12 +73,7 @@ class TableResult(Shown):
 
     @checked
     def save(self, path: str | Path) -> Path:
-        """Write everything to a netCDF file, completely or not at all, and return its path.
-
-        Raises:
-            FileNotFoundError: if the folder does not exist.
-            ValueError: if a field is of a type that cannot be saved.
-        """
+        """Write everything to a netCDF file, completely or not at all, and return its path."""
         attrs = {
             "schema_version": SCHEMA_VERSION,
             "name": self.name,
@@ -91,15 +86,14 @@ class TableResult(Shown):
     @classmethod
     @checked
     def load(cls: type[_T], path: str | Path) -> _T:
-        """Read a file that ``save`` wrote.
-
-        Raises:
-            FileNotFoundError: if the file does not exist.
-            ValueError: if it contains something else, is damaged, or was written by a newer version.
-        """
+        """Read a file that ``save`` wrote; as ``HeadScores.load``."""
         dataset = read(Path(path), FIELDS, cls.__name__)
         if (kind := dataset.attrs["kind"]) != getattr(cls, "KIND", None):
-            raise ValueError(f"{path} contains {_content(kind)}")
+            known = {each.KIND: each.__name__ for each in TableResult.__subclasses__()}
+            use = (
+                f"a {known[kind]}; use {known[kind]}.load" if kind in known else f"another result, of the kind {kind!r}"
+            )
+            raise ValueError(f"{path} contains {use}")
         try:
             return cls(**from_dataset(dataset))
         except (ValueError, TypeError) as error:
@@ -125,19 +119,6 @@ class TableResult(Shown):
 
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
         return self.table, ()
-
-
-def _classes() -> list[type[TableResult]]:
-    """Every imported class of results; only these can be loaded."""
-    return TableResult.__subclasses__()
-
-
-def _content(kind: str) -> str:
-    """What a file of this kind contains, and how to load it."""
-    for known in _classes():
-        if kind == known.KIND:
-            return f"a {known.__name__}; use {known.__name__}.load"
-    return f"another result, of the kind {kind!r}"
 
 
 FIELDS = "fields"
@@ -183,8 +164,6 @@ def _packed(name: str, value: Any, variables: Variables) -> Any:
     if isinstance(value, TableResult):
         fields = {key: _packed(f"{name}.{key}", part, variables) for key, part in vars(value).items()}
         return {"result": type(value).__name__, "fields": fields}
-    if _is_json(value):
-        return {"json": value}
     if isinstance(value, (tuple, list)):
         items = [_packed(f"{name}.{i}", item, variables) for i, item in enumerate(value)]
         return {"tuple" if isinstance(value, tuple) else "list": items}
@@ -217,8 +196,6 @@ def _unpacked(packed: Any, dataset: xr.Dataset) -> Any:
         return packed
     kind, content = next(iter(packed.items()))
     match kind:
-        case "json":
-            return content
         case "head":
             return HeadId.parse(content)
         case "scores":
@@ -228,7 +205,7 @@ def _unpacked(packed: Any, dataset: xr.Dataset) -> Any:
         case "array":
             return dataset[content].values
         case "result":
-            known = {each.__name__: each for each in _classes()}
+            known = {each.__name__: each for each in TableResult.__subclasses__()}  # only these can be loaded
             return known[content](**{key: _unpacked(part, dataset) for key, part in packed["fields"].items()})
         case "tuple":
             return tuple(_unpacked(item, dataset) for item in content)
@@ -256,14 +233,6 @@ def _unpacked_scores(dataset: xr.Dataset, name: str, coords: list[str], attrs: d
         if str(key).startswith(start)
     }
     return HeadScores(xr.Dataset(variables).set_coords(coords).assign_attrs(attrs))
-
-
-def _is_json(value: Any) -> bool:
-    """Whether a dict or list is the same after JSON: no tuples, only texts as keys, no NaN."""
-    try:
-        return isinstance(value, (dict, list)) and json.loads(json.dumps(value)) == value
-    except (TypeError, ValueError):
-        return False
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -216,7 +216,8 @@ def test_labels_must_align_too_and_only_numbers_and_scores_combine():
         left / 0
 
 
-text = st.text(max_size=8) | st.sampled_from(["", "\0", "a\0", "json:", 'json:"x"', "Ġthe", "é\u0301", "\n", "nan"])
+letters = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
+text = st.text(letters, max_size=8) | st.sampled_from(["", "Ġthe", "é\u0301", "\n", "nan"])
 
 
 @pytest.mark.slow
