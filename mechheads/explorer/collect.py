@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mechheads.behaviour import HeadExamples, HeadProfile
@@ -58,16 +58,33 @@ class Collected:
 
 
 def collect(what: Any, live: Model | None = None, head: HeadLike | None = None) -> Collected:
-    """What was given, of one model, from results, an atlas, runs and a model in lists and dicts; nothing is run."""
-    given = _Given()
-    for one in _flat("what", None, what):
-        given.add(one)
-    given.check()
+    """What was given, of one model, from results, an atlas, runs and a model in lists and dicts; everything is checked
+    before anything is run."""
+    items = list(_flat("what", None, what))
+    name, sizes = _one_model(items)
     if live is not None:
-        check_size(live, given.sizes)
-    if head is not None and given.sizes is not None:
-        check_head(head, *given.sizes)
-    return given.collected()
+        check_size(live, sizes)
+    if head is not None:
+        check_head(head, *sizes)
+    wholes = [one for one in items if isinstance(one.thing, (Atlas, Model))]
+    results = [one for one in items if one not in wholes]
+    for one in results:
+        if isinstance(one.thing, (HeadCache, Attention)):
+            check_length(_attention(one.thing))
+    model = next((one.thing for one in wholes if isinstance(one.thing, Model)), None)
+    atlas = next((one.thing for one in wholes if isinstance(one.thing, Atlas)), None)
+    key = next((one.name for one in wholes if one.name), None)
+    shown = name or key or _A_MODEL
+    if key not in (None, shown):
+        shown = f"{key} ({shown_name(name)})"
+    if atlas is None and model is not None:
+        atlas = _without(build_atlas(model, quick=True), results)
+    atlas = atlas or Atlas(shown, shape=sizes)
+    copied = {"own": dict(atlas.own), "safety": dict(atlas.safety), "notes": list(atlas.notes)}
+    made = Collected(replace(atlas, model=shown, **copied), {}, model)
+    for one in results:
+        _put(one, made)
+    return made
 
 
 def check_size(model: Model, sizes: Sizes | None) -> None:
@@ -139,85 +156,32 @@ def _of_model(where: str, thing: Any) -> tuple[str, Sizes | None]:
     return name, (layers, heads) if isinstance(layers, int) and isinstance(heads, int) else None
 
 
-class _Given:
-    """What was given; ``key``: the one under which the atlas or the model was given."""
-
-    def __init__(self) -> None:
-        self.first: _Item | None = None
-        self.sizes: Sizes | None = None
-        self.key: str | None = None
-        self.atlas: Atlas | None = None
-        self.model: Model | None = None
-        self.results: list[_Item] = []
-
-    @property
-    def name(self) -> str:
-        """The name of the model; empty if nothing says it."""
-        return self.first.model if self.first is not None else ""
-
-    def add(self, one: _Item) -> None:
-        """Take one thing, which must be of the same model as those before."""
-        if one.model and self.name not in ("", one.model):
+def _one_model(items: Sequence[_Item]) -> tuple[str, Sizes]:
+    """The name of the one model that everything is of, empty if nothing says it, and its size."""
+    name = next((one.model for one in items if one.model), "")
+    sizes = next((one.sizes for one in items if one.sizes is not None), None)
+    atlases = [one for one in items if isinstance(one.thing, Atlas)]
+    for one in items:
+        if one.model not in ("", name):
             raise ValueError(
-                f"{one.where} is of {one.model!r}, but other results are of {self.name!r}; a page shows one model: "
-                "give the results of one, or a difference of scores (b - a)"
+                f"{one.where} is of {one.model!r}, but other results are of {name!r}; a page shows one model: give the "
+                "results of one, or a difference of scores (b - a)"
             )
-        if one.model and self.first is None:
-            self.first = one
-        if one.sizes is not None and self.sizes not in (None, one.sizes):
+        if one.sizes not in (None, sizes):
             raise ValueError(
-                f"{one.where} is of {_size(one.sizes)} heads, but other results of {self.name or _A_MODEL!r} are of "
-                f"{_size(self.sizes)}; give results of one size"
+                f"{one.where} is of {_size(one.sizes)} heads, but other results of {name or _A_MODEL!r} are of "
+                f"{_size(sizes)}; give results of one size"
             )
-        self.sizes = self.sizes or one.sizes
-        if isinstance(one.thing, (Atlas, Model)):
-            self.key = self.key or one.name
-        if isinstance(one.thing, Atlas):
-            if self.atlas is not None:
-                raise ValueError(f"{one.where} is a second atlas; a page shows one")
-            self.atlas = one.thing
-        elif isinstance(one.thing, Model):
-            self.model = one.thing
-        else:
-            self.results.append(one)
-
-    def check(self) -> None:
-        """Raise a ValueError if it cannot be shown."""
-        if self.atlas is not None and self.sizes is None:
-            _ = self.atlas.sizes  # says that it has no result
-        if self.sizes is None:
-            first = self.results[0]
-            raise ValueError(
-                f"{first.where} is {_short(first.thing)}, which does not say how many heads its model has; give it "
-                "together with scores of the model"
-            )
-        for one in self.results:
-            if isinstance(one.thing, (HeadCache, Attention)):
-                check_length(_attention(one.thing))
-
-    @property
-    def _shown(self) -> str:
-        """What the page calls the model: its key, with its own name."""
-        if not self.name:
-            return self.key or _A_MODEL
-        return self.name if self.key in (None, self.name) else f"{self.key} ({shown_name(self.name)})"
-
-    def collected(self) -> Collected:
-        """One atlas with everything in its place: a copy of that which was given, or a quick one of the model."""
-        made = Collected(Atlas(self._shown, shape=self.sizes), {}, self.model)
-        if self.atlas is not None:
-            made.atlas = replace(
-                self.atlas,
-                model=self._shown,
-                own=dict(self.atlas.own),
-                safety=dict(self.atlas.safety),
-                notes=list(self.atlas.notes),
-            )
-        for one in self.results:
-            _put(one, made)
-        if self.model is not None and self.atlas is None:
-            made.atlas = _over(build_atlas(self.model, quick=True), made.atlas)
-        return made
+        if one in atlases[1:]:
+            raise ValueError(f"{one.where} is a second atlas; a page shows one")
+    if sizes is None:
+        if atlases:
+            return name, atlases[0].thing.sizes  # says that it has no result
+        raise ValueError(
+            f"{items[0].where} is {_short(items[0].thing)}, which does not say how many heads its model has; give it "
+            "together with scores of the model"
+        )
+    return name, sizes
 
 
 def _put(one: _Item, made: Collected) -> None:
@@ -274,14 +238,14 @@ def check_length(attention: Attention) -> None:
         raise ValueError(f"the longest prompt has {longest} tokens; a view shows at most {MAX_TOKENS}")
 
 
-def _over(below: Atlas, above: Atlas) -> Atlas:
-    """An atlas in which what was given stands in the place of what was built."""
-    given = {each.name: getattr(above, each.name) for each in fields(Atlas) if each.name in {*_PLACES.values(), "own"}}
-    made = replace(below, model=above.model, **{name: value for name, value in given.items() if value})
-    made.safety = {**below.safety, **above.safety}
-    if above.patterns is not None:
-        made.patterns = above.patterns if below.patterns is None else joined(below.patterns, above.patterns)
-    return made
+def _without(atlas: Atlas, results: Sequence[_Item]) -> Atlas:
+    """An atlas that was built, without what the results stand in the place of."""
+    for one in results:
+        for place in (place for kind, place in _PLACES.items() if isinstance(one.thing, kind)):
+            setattr(atlas, place, None)
+        if isinstance(one.thing, SafetyHeads) and _is_ships(one.thing):
+            atlas.safety.pop(_ablation(one.thing), None)
+    return atlas
 
 
 def _unused(name: str, taken: Mapping[str, Any]) -> str:

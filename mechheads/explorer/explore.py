@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechheads.explorer import contract
-from mechheads.explorer.collect import Collected, collect, patterns_of
+from mechheads.explorer.collect import collect, patterns_of
 from mechheads.explorer.contract import to_json
 from mechheads.explorer.head_payload import linked_heads
 from mechheads.explorer.live import Live, Refused, check
@@ -62,10 +62,10 @@ def explore(what: Any, path: str | Path | None = None, *, model: Model | None = 
     """
     _check_path(path)
     collected = collect(what, model)
-    live = _live(collected, model)
+    model = model or collected.model
     if collected.patterns is not None:
-        return _shown(run_payload(shown_name(collected.atlas.model), collected.patterns), path, _PATTERNS, live)
-    return _shown(atlas_payload(collected.atlas, tables=collected.tables), path, _PAGE, live)
+        return _shown(run_payload(shown_name(collected.atlas.model), collected.patterns), path, _PATTERNS, model)
+    return _shown(atlas_payload(collected.atlas, tables=collected.tables), path, _PAGE, model)
 
 
 def head_card(what: Any, head: HeadLike, path: str | Path | None = None, *, model: Model | None = None) -> Any:
@@ -95,7 +95,7 @@ def head_card(what: Any, head: HeadLike, path: str | Path | None = None, *, mode
     payload = atlas_payload(atlas, heads=linked_heads(atlas, at), tables=collected.tables)
     name = payload.page["model"]["name"]
     payload.page["start"], payload.page["title"] = str(at), f"{at} of {name}"
-    return _shown(payload, path, _CARD.format(at), _live(collected, model))
+    return _shown(payload, path, _CARD.format(at), model or collected.model)
 
 
 def view_attention(attention: Attention, path: str | Path | None = None) -> Any:
@@ -111,23 +111,16 @@ def _check_path(path: str | Path | None) -> None:
         check_kind(Path(path), b"<")
 
 
-def _check_own(page: Path) -> None:
-    """Check that a page that nobody named replaces nothing but such a page."""
-    if page.is_file() and page.stat().st_size and b'id="mh-root"' not in page.read_bytes():
-        raise ValueError(f"{page} is there and is no page of the explorer, so it is not replaced; give path=")
-
-
-def _live(collected: Collected, model: Model | None) -> Live | None:
-    """What runs own texts: the model that was given beside the results, or that among them."""
-    runs = model or collected.model
-    return None if runs is None else Live(runs)
-
-
-def _shown(payload: Payload, path: str | Path | None, usual: str, live: Live | None) -> Any:
-    if path is None and not in_notebook():
-        _check_own(Path(usual))
-    if path is not None or not in_notebook():
-        return write(payload, usual if path is None else path)
+def _shown(payload: Payload, path: str | Path | None, usual: str, model: Model | None) -> Any:
+    """The page as a file, or in a notebook; ``usual`` is its name if nobody gave one, ``model`` what runs own texts."""
+    if path is not None:
+        return write(payload, path)
+    if not in_notebook():
+        page = Path(usual)
+        if page.is_file() and page.stat().st_size and b'id="mh-root"' not in page.read_bytes():
+            raise ValueError(f"{page} is there and is no page of the explorer, so it is not replaced; give path=")
+        return write(payload, page)
+    live = None if model is None else Live(model)
     if live is None and len(page_html(payload)) <= _SAVED:
         return Framed(payload)
     return widget(_with_live(payload, None if live is None else live.page_entry()), live)

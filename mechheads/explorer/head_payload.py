@@ -275,10 +275,27 @@ _LISTED = 6
 
 def paths_pane(atlas: Atlas, head: HeadId) -> contract.PathsPane | None:
     """The heads that a head reads from and writes to, by path patching; None if that was not done."""
-    if atlas.paths is None:
+    paths = atlas.paths
+    if paths is None:
         return None
-    senders, receivers = _paths(atlas.paths, head)
-    return {"senders": senders, "receivers": receivers, "unit": atlas.paths.unit, "meaning": PATHS}
+    data, mine = paths.dataset.variables, (head.layer, head.head)
+    senders: list[contract.Path] = []
+    receivers: list[contract.Path] = []
+
+    def path(other: str | None, way: Any, at: tuple[int, int, int]) -> contract.Path:
+        return contract.Path(head=other, way=way, **_numbers(paths, at, _STATISTICS))
+
+    for i, name in enumerate(data["receiver"].values.tolist()):
+        other, _, way = name.partition(".")
+        if other == str(head):
+            for layer, sender in np.argwhere(np.isfinite(data["score"].values[..., i])).tolist():
+                if layer < head.layer:
+                    senders.append(path(str(HeadId(layer, sender)), way, (layer, sender, i)))
+        elif (not way or HeadId.parse(other).layer > head.layer) and np.isfinite(data["score"].values[(*mine, i)]):
+            receivers.append(path(other if way else None, way or "final", (*mine, i)))
+    for listed in (senders, receivers):
+        listed.sort(key=lambda each: -abs(each["score"] or 0.0))
+    return {"senders": senders, "receivers": receivers, "unit": paths.unit, "meaning": PATHS}
 
 
 def _relations(labels: HeadLabels, relations: HeadScores | None, head: HeadId) -> list[contract.RelationEvidence]:
@@ -311,33 +328,6 @@ def _pairs(relations: HeadScores, head: HeadId, relation: int) -> list[contract.
     pairs = relations.dataset.variables["pair"].values[relation]
     measured = [(str(pair).partition(" -> "), hit) for pair, hit in zip(pairs, hits, strict=True) if np.isfinite(hit)]
     return [{"source": source, "target": target, "hit": bool(hit)} for (source, _, target), hit in measured]
-
-
-def _paths(paths: HeadScores, head: HeadId) -> tuple[list[contract.Path], list[contract.Path]]:
-    """The paths that end and that begin at a head, the largest effects first."""
-    data = paths.dataset.variables
-    senders: list[contract.Path] = []
-    receivers: list[contract.Path] = []
-
-    def path(other: str | None, way: Any, at: tuple[int, int, int]) -> contract.Path:
-        return contract.Path(head=other, way=way, **_numbers(paths, at, _STATISTICS))
-
-    for i, name in enumerate(data["receiver"].values.tolist()):
-        other, _, way = name.partition(".")
-        if other == str(head):
-            for layer, sender in np.argwhere(np.isfinite(data["score"].values[..., i])).tolist():
-                if layer < head.layer:
-                    senders.append(path(str(HeadId(layer, sender)), way, (layer, sender, i)))
-        elif np.isfinite(data["score"].values[head.layer, head.head, i]) and _comes_later(name, head):
-            receivers.append(path(other if way else None, way or "final", (head.layer, head.head, i)))
-    for listed in (senders, receivers):
-        listed.sort(key=lambda each: -abs(each["score"] or 0.0))
-    return senders, receivers
-
-
-def _comes_later(receiver: str, head: HeadId) -> bool:
-    name, _, way = receiver.partition(".")
-    return not way or HeadId.parse(name).layer > head.layer
 
 
 GROUPS: dict[QuestionKind, str] = {

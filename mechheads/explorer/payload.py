@@ -42,7 +42,6 @@ class Payload:
 
 def atlas_payload(
     atlas: Atlas,
-    live: contract.Live | None = None,
     heads: Collection[HeadId] | None = None,
     tables: Mapping[str, TableResult] | None = None,
     folder: Path | None = None,
@@ -52,7 +51,7 @@ def atlas_payload(
     with without_collecting():
         packed = blocks(_opened_later(parts, heads))
     model = _model(parts, name, tables or {}, folder)
-    return Payload(_page("atlas", f"The attention heads of {name}", model, live), packed)
+    return Payload(_page("atlas", f"The attention heads of {name}", model), packed)
 
 
 def _opened_later(parts: Parts, heads: Collection[HeadId] | None) -> Iterator[tuple[str, Any]]:
@@ -67,31 +66,17 @@ def shown_name(model: str) -> str:
     return (re.split(r"[/\\]", model.rstrip("/\\"))[-1] if _PATH.match(model) else "") or model
 
 
-def run_payload(name: str, patterns: HeadPatterns, live: contract.Live | None = None) -> Payload:
-    """The payload of a page about the patterns of runs; ``live`` as in ``atlas_payload``."""
+def run_payload(name: str, patterns: HeadPatterns) -> Payload:
+    """The payload of a page about the patterns of runs."""
     parts = Parts.of(Atlas(name, shape=patterns.first.shape[:2], patterns=patterns))
     model = _model(parts, name, {}, None)
     model["sources"], model["citation"], model["columns"], model["cautions"] = [], "", [], []
-    page = _page("run", f"Attention patterns of {name}", model, live, "L0H0")
+    page = _page("run", f"Attention patterns of {name}", model, "L0H0")
     return Payload(page, blocks(_opened_later(parts, None)))
 
 
-def _page(
-    kind: Literal["atlas", "run"],
-    title: str,
-    model: contract.Model,
-    live: contract.Live | None,
-    start: str | None = None,
-) -> contract.Page:
-    return {
-        "schema": 1,
-        "kind": kind,
-        "version": __version__,
-        "title": title,
-        "model": model,
-        "live": live,
-        "start": start,
-    }
+def _page(kind: Literal["atlas", "run"], title: str, model: contract.Model, start: str | None = None) -> contract.Page:
+    return contract.Page(schema=1, kind=kind, version=__version__, title=title, model=model, live=None, start=start)
 
 
 def _model(parts: Parts, name: str, more: Mapping[str, TableResult], folder: Path | None) -> contract.Model:

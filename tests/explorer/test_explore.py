@@ -18,7 +18,7 @@ import mechheads as mh
 from mechheads.explorer.explore import receive, saved, widget
 from mechheads.explorer.live import Live
 from mechheads.explorer.page import page_html, script
-from mechheads.explorer.payload import atlas_payload
+from mechheads.explorer.payload import Payload, atlas_payload
 from mechheads.studies.atlas import Atlas
 from support.page_sample import unblock
 
@@ -29,6 +29,11 @@ needs_anywidget = pytest.mark.needs(find_spec("anywidget") is not None, "anywidg
 def demo(n_layers: int = 3, n_heads: int = 3) -> Atlas:
     effect = mh.HeadScores.from_scores(np.eye(n_layers, n_heads), name="effect", kind="activation_patch")
     return Atlas("demo", patching=effect)
+
+
+def live_payload() -> Payload:
+    payload = atlas_payload(demo())
+    return Payload({**payload.page, "live": LIVE}, payload.blocks)
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +161,7 @@ def test_a_path_gives_a_page_in_a_notebook_too(tmp_path):
 
 
 def test_a_saved_notebook_keeps_the_page():
-    payload = atlas_payload(demo(), LIVE)
+    payload = live_payload()
     text = saved(payload)
     inner = html.unescape(re.findall(r'srcdoc="([^"]*)"', text)[0])
     assert '"live":null' in inner and script() in inner and 'sandbox="allow-scripts allow-downloads"' in text
@@ -199,7 +204,7 @@ class Front:
 
 def sent(content: Any, live: Live | None) -> list[dict[str, Any]]:
     front = Front()
-    if (thread := receive(front, content, atlas_payload(demo(), LIVE), live)) is not None:
+    if (thread := receive(front, content, live_payload(), live)) is not None:
         thread.join()
     return front.got
 
