@@ -6,7 +6,7 @@ No figure has plotly's button that uploads its data.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from math import floor, isfinite, log10
@@ -21,23 +21,6 @@ from mechheads.messages.notices import first_sentence
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-
-_UPLOADS = "sendChartToCloud"
-
-
-def figure_of(traces: Iterable[Any] = ()) -> go.Figure:
-    """A figure of one panel with these traces."""
-    import plotly.graph_objects as go
-
-    return _offline(go.Figure(list(traces)))
-
-
-def grid_of(**options: Any) -> go.Figure:
-    """A figure of several panels; ``options`` go to ``plotly.subplots.make_subplots``."""
-    from plotly.subplots import make_subplots
-
-    return _offline(make_subplots(**options))
 
 
 @dataclass(frozen=True)
@@ -66,19 +49,16 @@ class Panels:
         return {"row": i // self.columns + 1, "col": i % self.columns + 1}
 
     def figure(self, **options: Any) -> go.Figure:
-        """A figure with these panels, empty; the options are those of ``grid_of``."""
-        return grid_of(
+        """A figure with these panels, empty; ``options`` go to ``make_subplots``."""
+        from plotly.subplots import make_subplots
+
+        return make_subplots(
             rows=self.rows,
             cols=self.columns,
             horizontal_spacing=self.gap_across / self.width,
             vertical_spacing=self.gap_down / self.height,
             **options,
         )
-
-
-def _offline(figure: go.Figure) -> go.Figure:
-    """Disable the upload button in the layout, so that it is absent in notebooks, pages and files."""
-    return figure.update_layout(modebar={"remove": [_UPLOADS]})
 
 
 FRAME: dict[str, Any] = {"showline": True, "mirror": True}
@@ -228,9 +208,11 @@ _DARK = {
 
 
 def themed(figure: go.Figure, theme: Theme) -> go.Figure:
-    """The figure with the template ``mechheads_light`` or ``mechheads_dark`` and its colours, changed in place."""
+    """The figure with the template ``mechheads_light`` or ``mechheads_dark`` and its colours, changed in place.
+    The layout has no upload button, so that it is absent in notebooks, pages and files.
+    """
     check_known("theme", theme, Theme)
-    figure.update_layout(template=_template(theme))
+    figure.update_layout(template=_template(theme), modebar={"remove": ["sendChartToCloud"]})
     if theme == "dark":
         layout = figure.layout.to_plotly_json()
         del layout["template"]
