@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from math import inf
-from typing import Any, Literal, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -143,24 +143,6 @@ class MetricInfo:
         most = inf if low is None or high is None else high - low
         low, high = sorted(each / scale for each in (0.0 if self.null is None else -most, most))
         return low, high, self.share and high > 0
-
-
-@overload
-def metric(function: F, /) -> F: ...
-
-
-@overload
-def metric(
-    *,
-    reads: Reads = "last",
-    unit: str = "",
-    null: float | None = 0.0,
-    vocab: Vocab = "all",
-    bounds: tuple[float | None, float | None] = (None, None),
-    share: bool = False,
-    activation: str | None = None,
-    copies: bool = False,
-) -> Callable[[F], F]: ...
 
 
 @checked

@@ -1,11 +1,4 @@
-"""Agreement between scores of heads: every function that compares ``HeadScores`` with each other.
-
-| comparison | function |
-|---|---|
-| two scores of the same heads | ``HeadScores.compare`` |
-| some heads in several scores | ``side_by_side`` |
-| several rankings, by the heads that come first | ``overlap`` |
-"""
+"""Agreement between several scores of the same heads; ``HeadScores.compare`` is of two."""
 
 from __future__ import annotations
 
@@ -54,12 +47,9 @@ def side_by_side(results: Mapping[str, HeadScores], heads: Sequence[HeadLike] | 
     for name, scores in results.items():
         rows = [scores[head] for head in shown]
         has_ends = scores.values is not None or bool(scores.dataset["ci_low"].notnull().any())
-        ends = [*zip(_ENDS, STATISTICS[:3], strict=True)][: 3 if has_ends else 1]
+        ends = [*zip(("", "_low", "_high"), STATISTICS, strict=False)][: 3 if has_ends else 1]
         columns |= {f"{name}{end}": [row[of] for row in rows] for end, of in ends}
     return Rows(pd.DataFrame(columns, index=pd.Index([str(HeadId.parse(head)) for head in shown])))
-
-
-_ENDS = ("", "_low", "_high")
 
 
 def overlap(results: Mapping[str, HeadScores], k: int = 10) -> pd.DataFrame:
@@ -77,13 +67,6 @@ def overlap(results: Mapping[str, HeadScores], k: int = 10) -> pd.DataFrame:
 
     Raises:
         ValueError: if there are fewer than two results, or they are not over the same heads.
-
-    >>> import numpy as np
-    >>> def scores(row):
-    ...     return mh.HeadScores.from_scores(np.array([row]), name="demo", unit="", kind="demo")
-    >>> both = {"one": scores([3.0, 2.0, 1.0, 0.0]), "other": scores([2.0, 1.0, 3.0, 0.0])}
-    >>> overlap(both, k=2)[["shared", "by_chance", "heads"]].values.tolist()
-    [[1, 1.0, 'L0H0']]
     """
     if len(results) < 2:
         raise ValueError(f"results has length {len(results)}; give at least two results to compare")

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar, copy_context
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mechheads.heads import HeadId
-
-
-@runtime_checkable
-class Repeatable(Protocol):
-    """An object that describes itself for the provenance of results, such as a model."""
-
-    def provenance(self) -> dict[str, Any]: ...
-
 
 R = TypeVar("R")
 
@@ -49,9 +41,7 @@ def call_of(provenance: Mapping[str, Any]) -> str:
     return f"{call}.select({', '.join(f'{dim}={label!r}' for dim, label in selected.items())})"
 
 
-def make_provenance(
-    source: Repeatable | Mapping[str, Any], /, *settings: Mapping[str, Any], **more: Any
-) -> dict[str, Any]:
+def make_provenance(source: Any, /, *settings: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """The provenance of a result, from that of its model or of another result, and settings; the last one counts.
     Prompts, tasks and relations are stored as fingerprints, heads as names; plain options of the call are in it.
     """

@@ -99,20 +99,7 @@ class Shown:
         return call_of(self.provenance)
 
     def explore(self, path: str | Path | None = None) -> Any:
-        """Show the result in a page of all heads to search, filter and compare; see ``mh.explore``.
-
-        Args:
-            path: write the page to this file; without it, a notebook shows the page, and elsewhere it is
-                written to ``explorer.html``.
-
-        Raises:
-            ValueError: if the result does not say how many heads its model has.
-
-        >>> import tempfile, numpy as np
-        >>> scores = mh.HeadScores.from_scores(np.eye(3), name="effect", kind="demo")
-        >>> scores.explore(Path(tempfile.mkdtemp()) / "page.html").name
-        'page.html'
-        """
+        """Show the result in a page of all heads to search, filter and compare; ``path`` as in ``mh.explore``."""
         return draw(EXPLORER, self, path)
 
     def citation(self) -> str:
