@@ -165,7 +165,7 @@ def test_arithmetic_says_what_it_did():
 
 def test_untested_scores_are_tested_in_their_difference():
     values = np.random.default_rng(0).normal(size=(2, 2, 3, 6))
-    a, b = (HeadScores(of_means(each, None, ABOUT, null=None, bounds=None)) for each in values)
+    a, b = (HeadScores(of_means(each, None, METADATA, null=None, bounds=None)) for each in values)
     np.testing.assert_array_equal((a - b).dataset["p_value"], sign_flip_p(prompt_values(a) - prompt_values(b)))
     assert np.isnan((a + b).dataset["p_value"]).all()
 
