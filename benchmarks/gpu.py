@@ -52,16 +52,11 @@ TOKENS, LONG, RUNS, SAMPLED = 16, 1024, 2, 6
 
 @dataclass(frozen=True)
 class Card:
-    """Where things are measured.
-
-    Attributes:
-        small: models of two layers and few prompts, to try the command itself.
-        until: the clock at which no new part begins.
-    """
+    """Where things are measured."""
 
     device: str
-    small: bool
-    until: float
+    small: bool  # models of two layers and few prompts, to try the command itself
+    until: float  # the clock at which no new part begins
 
 
 @dataclass(frozen=True)

@@ -17,25 +17,15 @@ ROOT = Path(__file__).absolute().parent.parent
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a workload over some heads.
+    """One run of a workload over some heads."""
 
-    Attributes:
-        values: the change of the metric [head].
-        prepare_seconds: time of the cached runs.
-        run_seconds: time of the heads.
-    """
-
-    values: np.ndarray
-    prepare_seconds: float
-    run_seconds: float
+    values: np.ndarray  # the change of the metric [head]
+    prepare_seconds: float  # time of the cached runs
+    run_seconds: float  # time of the heads
 
 
 class LoadedTool:
-    """A tool that has loaded a model.
-
-    Attributes:
-        how: how the tool is used.
-    """
+    """A tool that has loaded a model; ``how`` says how it is used."""
 
     def __init__(self, key: str, spec: ModelSpec) -> None:
         self._tool: Any = tools.make(key)
