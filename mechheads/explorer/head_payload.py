@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from mechheads.results.kinds import QuestionKind, kind_of
 from mechheads.results.metadata import has_null, kind_name, label_of
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import shortened
-from mechheads.studies.answers import Question, card_rows, question_of
+from mechheads.studies.answers import card_rows, question_of
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns
 
@@ -39,22 +38,13 @@ _MANY = 512
 _OF_EXAMPLES = ("window", "text", "activity", "query", "key", "weight")
 
 
-@dataclass(frozen=True)
 class Parts:
     """What the page needs of an atlas in several places, made once."""
 
-    atlas: Atlas
-    table: pd.DataFrame
-    known: Mapping[str, Metadata]
-    questions: list[Question]
-
-    @classmethod
-    def of(cls, atlas: Atlas) -> Parts:
-        return cls(atlas, atlas.to_dataframe(), known_columns(atlas), atlas.questions())
-
-    @cached_property
-    def effects(self) -> list[_Effect]:
-        return _effects(self)
+    def __init__(self, atlas: Atlas) -> None:
+        self.atlas, self.table, self.questions = atlas, atlas.to_dataframe(), atlas.questions()
+        self.known = known_columns(atlas)
+        self.effects = _effects(atlas, self.known)
 
 
 def shared(parts: Parts) -> contract.Shared:
@@ -101,7 +91,7 @@ def head_blocks(parts: Parts, heads: Collection[HeadId] | None = None) -> Iterat
 
 def linked_heads(atlas: Atlas, head: HeadId) -> set[HeadId]:
     """A head, and the heads that its card links to."""
-    card = _Cards(Parts.of(atlas)).of(head)
+    card = _Cards(Parts(atlas)).of(head)
     linked: list[str | None] = []
     if (paths := card["paths"]) is not None:
         linked += [each["head"] for each in (*paths["senders"], *paths["receivers"])]
@@ -216,9 +206,8 @@ class _Effect:
         return contract.Effect(name=self.name, title=self.title, unit=self.scores.unit, meaning=self.meaning, **numbers)
 
 
-def _effects(parts: Parts) -> list[_Effect]:
+def _effects(atlas: Atlas, known: Mapping[str, Metadata]) -> list[_Effect]:
     """The effects of an atlas, and your own on prompts."""
-    atlas, known = parts.atlas, parts.known
     effects, every = [], np.ones(atlas.sizes, dtype=bool)
     if atlas.patching is not None:
         effects.append(_Effect(atlas.patching, "patching", "Patching", known["patching"].meaning, every))

@@ -47,7 +47,7 @@ def atlas_payload(
     folder: Path | None = None,
 ) -> Payload:
     """The payload of the page of an atlas."""
-    parts, name = Parts.of(atlas), shown_name(atlas.model)
+    parts, name = Parts(atlas), shown_name(atlas.model)
     with without_collecting():
         packed = blocks(_opened_later(parts, heads))
     model = _model(parts, name, tables or {}, folder)
@@ -68,7 +68,7 @@ def shown_name(model: str) -> str:
 
 def run_payload(name: str, patterns: HeadPatterns) -> Payload:
     """The payload of a page about the patterns of runs."""
-    parts = Parts.of(Atlas(name, shape=patterns.first.shape[:2], patterns=patterns))
+    parts = Parts(Atlas(name, shape=patterns.first.shape[:2], patterns=patterns))
     model = _model(parts, name, {}, None)
     model["sources"], model["citation"], model["columns"], model["cautions"] = [], "", [], []
     page = _page("run", f"Attention patterns of {name}", model, "L0H0")

@@ -12,7 +12,6 @@ import xarray as xr
 from jaxtyping import Bool
 
 from mechheads.heads import HeadId
-from mechheads.messages.arguments import check_at_least
 from mechheads.plots.parts import (
     MISSING,
     SIGNED,
@@ -245,30 +244,28 @@ def hover(scores: HeadScores, label: str) -> list[list[str]]:
     return [[one(layer, head) for head in range(scores.n_heads)] for layer in range(scores.n_layers)]
 
 
-_MATRIX_WIDTH, _CELL_HEIGHT = 900, 26
+_MATRIX_WIDTH, _CELL_HEIGHT, _SENDERS = 900, 26, 20
 
 
 def path_map(
     scores: HeadScores,
     *,
-    top: int = 20,
     title: str | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
-    """Heatmap of the effect of each sender on each receiver, for the strongest senders.
+    """Heatmap of the effect of each sender on each receiver, for the 20 strongest senders.
 
-    Senders go down, sorted by their largest absolute effect on any receiver; receivers go across in the order of the
-    result. Colours are centred at 0 with equal ends, red for positive and blue for negative. A dot marks the cells
-    whose family p is at most 0.05. The hover text shows the value and the interval. Cells without a score show the grey
-    background.
+    Senders go down, sorted by their largest absolute effect on any receiver; those that change nothing are left out.
+    Receivers go across in the order of the result. Colours are centred at 0 with equal ends, red for positive and blue
+    for negative. A dot marks the cells whose family p is at most 0.05. The hover text shows the value and the interval.
+    Cells without a score show the grey background.
 
     Args:
         scores: the result of ``mh.path_matrix``.
-        top: the largest number of senders; senders that change nothing are left out.
         title, theme: as in ``heatmap``.
 
     Raises:
-        ValueError: if ``top`` is below 1, or the scores have no receivers or no sender that was measured.
+        ValueError: if the scores have no receivers or no sender that was measured.
 
     >>> import numpy as np
     >>> from mechheads.results.scores import HeadScores
@@ -278,15 +275,18 @@ def path_map(
     >>> list(mh.plots.path_map(scores).layout.yaxis.ticktext)
     ['L0H1', 'L0H0']
     """
-    check_at_least(1, top=top)
     if scores.extra_dims != ("receiver",):
         raise ValueError(f"the scores ({scores.name!r}) have no receivers; give the result of mh.path_matrix")
-    senders, measured = _strongest(scores, top)
+    senders, measured = _strongest(scores)
+    score, p_family = (
+        scores.dataset[name].values.reshape(-1, scores.dataset.sizes["receiver"])[senders]
+        for name in ("score", "p_family")
+    )
     receivers = scores.dataset["receiver"].values.tolist()
     texts = [np.ravel(hover(scores.select(receiver=name), f"to {plain(name)}"))[senders] for name in receivers]
     return _matrix(
-        _values(scores, "score", senders),
-        _values(scores, "p_family", senders) <= _FAMILY_P,
+        score,
+        p_family <= _FAMILY_P,
         np.array(texts).T,
         [str(HeadId(*divmod(sender, scores.n_heads))) for sender in senders.tolist()],
         receivers,
@@ -401,17 +401,11 @@ def _dot_trace(x: np.ndarray, y: np.ndarray, size: int, name: str, in_legend: bo
     )
 
 
-def _values(scores: HeadScores, name: str, senders: np.ndarray) -> np.ndarray:
-    """One of the statistics, [sender, receiver]."""
-    values = scores.dataset[name].values
-    return values.reshape(-1, values.shape[-1])[senders]
-
-
-def _strongest(scores: HeadScores, top: int) -> tuple[np.ndarray, int]:
+def _strongest(scores: HeadScores) -> tuple[np.ndarray, int]:
     """The senders to draw, as flat indices, the strongest first, and the number of senders that were measured."""
     effects = np.abs(scores.scores.values).reshape(scores.n_layers * scores.n_heads, -1)
     strength = np.nan_to_num(effects, nan=-1.0).max(1)
     measured, at_work = int((strength >= 0).sum()), int((strength > 0).sum())
     if not measured:
         raise ValueError(f"the scores ({scores.name!r}) have no sender that was measured: all are NaN")
-    return np.argsort(-strength, kind="stable")[: max(1, min(top, at_work))], measured
+    return np.argsort(-strength, kind="stable")[: max(1, min(_SENDERS, at_work))], measured

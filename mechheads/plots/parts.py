@@ -117,12 +117,8 @@ def heat_trace(z: np.ndarray, x: Any, y: Any, text: Any, gap: float, **more: Any
 def colour_axis(colours: Sequence[str], low: float, high: float, title: str, **bar: Any) -> dict[str, Any]:
     """Plotly's settings of a scale of colours from one value to another; ``bar`` are further settings of its bar."""
     colorbar = {"title": {"text": title}, "thickness": 14, **bar}
-    return {"colorscale": colour_scale(colours), "cmin": low, "cmax": high, "colorbar": colorbar}
-
-
-def colour_scale(colours: Sequence[str]) -> list[list[float | str]]:
-    """Plotly's scale of equal steps from colour to colour."""
-    return [[i / (len(colours) - 1), colour] for i, colour in enumerate(colours)]
+    scale = [[i / (len(colours) - 1), colour] for i, colour in enumerate(colours)]  # of equal steps
+    return {"colorscale": scale, "cmin": low, "cmax": high, "colorbar": colorbar}
 
 
 _SPACES = str.maketrans({" ": "·", "\n": "↵", "\r": "␍", "\t": "⇥", "\u00a0": "⍽"})
@@ -260,9 +256,6 @@ def _darkened(part: Any, name: str = "") -> Any:
     return _DARK.get(part) if isinstance(part, str) else None
 
 
-IMAGES = ("pdf", "svg", "png")
-"""The kinds of still pictures."""
-HOW_TO_GET = "they need the package kaleido (pip install kaleido) and Chrome or Chromium"
 _BROWSER = (
     "install Chrome or Chromium, or run plotly_get_chrome to download one; BROWSER_PATH says where it is if it is not "
     "found"
@@ -294,14 +287,17 @@ def save(figure: go.Figure, path: str | Path, *, scale: float = 2) -> Path:
     """
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
-    if kind not in (*IMAGES, "html"):
+    if kind not in ("pdf", "svg", "png", "html"):
         raise ValueError(f"path is {str(path)!r}; it must end in .pdf, .svg, .png or .html")
     if not scale > 0:
         raise ValueError(f"scale is {scale}; it must be above 0")
     if kind == "html":
         return write_file(path, figure.to_html(config={"displaylogo": False}))
     if not has_kaleido():
-        raise ImportError(f"pictures cannot be saved yet: {HOW_TO_GET}; a path that ends in .html needs neither")
+        raise ImportError(
+            "pictures cannot be saved yet: they need the package kaleido (pip install kaleido) and Chrome or Chromium; "
+            "a path that ends in .html needs neither"
+        )
     return write_file(path, _picture(figure, kind, scale if kind == "png" else 1))
 
 

@@ -52,11 +52,10 @@ _HEADING, _ENTRY, _LETTER = 19, 20, 7.4
 def safety_map(
     scores: HeadScores | Sequence[HeadScores],
     *,
-    k: int | None = None,
     title: str | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
-    """Map of the ``k`` heads with the largest score, layers across and heads up, coloured by Generalized Ships.
+    """Map of the ``k`` heads that ``mh.safety_heads`` gave, layers across and heads up, coloured by Generalized Ships.
 
     Undifferentiated Attention is drawn as circles, Scaling Contribution as crosses, and zero, mean and resample
     ablation as squares, diamonds and triangles; any other ablation has a symbol that is free. A head in the top ``k``
@@ -65,9 +64,8 @@ def safety_map(
 
     Args:
         scores: the result of ``mh.safety_heads`` for one ablation, or a list of results for several.
-        k: the number of heads from each result; by default, the ``k`` given to ``mh.safety_heads``.
         title: the title; by default, the score, the model, and how many requests it refused.
-        theme: ``"light"`` or ``"dark"``.
+        theme: as in ``heatmap``.
 
     Raises:
         ValueError: if scores are of another kind, repeat an ablation, or are of different models.
@@ -81,14 +79,13 @@ def safety_map(
     every = list(by_ablation.values())
     if title is None:
         title = f"{heads_title(every)} of {every[0].provenance.get('model', 'the model')}{_counted(every)}"
-    series = [Series(name, name, name, one, _top(one, k)) for name, one in by_ablation.items()]
+    series = [Series(name, name, name, one, _top(one)) for name, one in by_ablation.items()]
     return themed(_draw({"": series}, title), theme)
 
 
 def safety_grid(
     panels: Mapping[str, Mapping[str, HeadScores]],
     *,
-    k: int | None = None,
     title: str | None = None,
     columns: int | None = None,
     theme: Theme = "light",
@@ -103,7 +100,6 @@ def safety_grid(
 
     Args:
         panels: for each panel and series, the result of ``mh.safety_heads``; names of ablations are written out.
-        k: the number of heads from each series; by default, the ``k`` given to ``mh.safety_heads``.
         title: the title; by default, the score.
         columns: the number of panels side by side, such as the number of sets of requests for each model; fewer if
             they do not fit. By default, as many as fit.
@@ -131,7 +127,7 @@ def safety_grid(
                 _title(name) + _counted([one]) * of_models,
                 _hover_heading(name, panel, one),
                 one,
-                _top(one, k),
+                _top(one),
             )
             for name, one in scores.items()
         ]
@@ -207,9 +203,9 @@ def _hover_heading(series: str, panel: str, scores: HeadScores) -> str:
     return "<br>".join(dict.fromkeys(plain(_title(name)) for name in (panel, series, model)))
 
 
-def _top(scores: HeadScores, k: int | None) -> pd.DataFrame:
+def _top(scores: HeadScores) -> pd.DataFrame:
     """The first ``k`` heads, with both scores, intervals and ``in_top``, if the dataset has them."""
-    top = scores.top(scores.provenance.get("k", 10) if k is None else k)
+    top = scores.top(scores.provenance.get("k", 10))
     at = (top["layer"].to_numpy(), top["head"].to_numpy())
     names = [f"{name}{end}" for name in _SCORES for end in ("", "_low", "_high")]
     return top.assign(**{n: scores.dataset[n].values[at] for n in [*names, "in_top"] if n in scores.dataset})

@@ -44,10 +44,10 @@ def test_senders_go_down_from_the_strongest_and_receivers_across_in_order():
     assert figure.layout.title.text == "Paths"
 
 
-def test_no_more_senders_than_asked_for_and_one_where_none_does_anything():
-    figure = path_map(matrix(EFFECTS), top=2)
-    assert list(figure.layout.yaxis.ticktext) == ["L1H0", "L2H0"]
-    assert figure.layout.yaxis.title.text == "sender (2 of 5)"
+def test_no_more_than_20_senders_and_one_where_none_does_anything():
+    figure = path_map(matrix(np.arange(5 * 6 * 3.0).reshape(5, 6, 3)))
+    assert list(figure.layout.yaxis.ticktext)[:2] == ["L4H5", "L4H4"]
+    assert figure.layout.yaxis.title.text == "sender (20 of 30)"
     nothing = path_map(matrix(np.zeros((2, 2, 3))))
     assert list(nothing.layout.yaxis.ticktext) == ["L0H0"]
     assert (nothing.layout.coloraxis.cmin, nothing.layout.coloraxis.cmax) == (-1, 1)
@@ -103,17 +103,12 @@ def test_no_text_is_markup():
 
 
 @pytest.mark.parametrize(
-    ("scores", "options", "message"),
+    ("scores", "message"),
     [
-        (matrix(EFFECTS), {"top": 0}, "top is 0; it must be at least 1"),
-        (
-            matrix(EFFECTS).select(receiver="final"),
-            {},
-            r"\('paths'\) have no receivers; give the result of mh",
-        ),
-        (matrix(EFFECTS * np.nan), {}, r"\('paths'\) have no sender that was measured: all are NaN"),
+        (matrix(EFFECTS).select(receiver="final"), r"\('paths'\) have no receivers; give the result of mh"),
+        (matrix(EFFECTS * np.nan), r"\('paths'\) have no sender that was measured: all are NaN"),
     ],
 )
-def test_what_cannot_be_drawn(scores, options, message):
+def test_what_cannot_be_drawn(scores, message):
     with pytest.raises(ValueError, match=message):
-        path_map(scores, **options)
+        path_map(scores)

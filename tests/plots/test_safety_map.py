@@ -82,7 +82,7 @@ def test_the_first_k_heads_lie_at_their_layer_and_head_in_the_colour_of_their_an
     assert figure.layout.coloraxis.colorbar.title.text == "Generalized Ships (degrees)"
     assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("Layer", "Head")
     assert figure.layout.xaxis.range == (-0.7, 3.7)
-    assert len(safety_map(scores, k=2).data[0].x) == 2
+    assert len(safety_map(scores.with_provenance(k=2)).data[0].x) == 2
 
 
 def test_the_title_names_the_score_and_how_many_requests_were_refused():
@@ -238,8 +238,6 @@ def test_what_no_grid_can_hold():
         safety_grid({"p": {"s": HeadScores.from_scores(np.ones(SHAPE), name="x", unit="nats", kind="ships")}})
     with pytest.raises(ValueError, match="there are 6 series, but only 5 markers"):
         safety_grid({"p": {str(i): shown("L0H0") for i in range(6)}})
-    with pytest.raises(ValueError, match="k is 0"):
-        safety_grid({"p": {"s": shown("L0H0")}}, k=0)
     with pytest.raises(ValueError, match="columns is 0"):
         safety_grid({"p": {"s": shown("L0H0")}}, columns=0)
 
@@ -261,8 +259,6 @@ def test_what_cannot_be_drawn():
         safety_map([shown("L0H0"), shown("L0H1")])
     with pytest.raises(ValueError, match="the scores are of 2 models"):
         safety_map([shown("L0H0"), shown("L0H0", "zero", model="another")])
-    with pytest.raises(ValueError, match="k is 0"):
-        safety_map(shown("L0H0"), k=0)
 
 
 @pytest.mark.parametrize("size", [(32, 32), (4, 3)])

@@ -134,7 +134,6 @@ def safety_figure(
     columns = len(sets) if by == "requests" else len(ablations)
     figure = safety_grid(
         {headings[name]: panel for name, panel in shown.items()},
-        k=k,
         title=title,
         columns=columns if several and whole else None,
     )
