@@ -1,15 +1,14 @@
 """``settings``: how analyses run; ``Limits``: how much memory they may use, and how their work is split.
 
-``show_bytes`` and ``show_seconds`` say sizes and times for people. ``without_collecting`` makes many objects fast.
+``show_bytes`` and ``show_seconds`` say sizes and times for people.
 """
 
 from __future__ import annotations
 
 import datetime
-import gc
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import ContextDecorator, contextmanager
+from collections.abc import Mapping
+from contextlib import ContextDecorator
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -252,15 +251,3 @@ def show_seconds(seconds: float) -> str:
     if whole < 7200:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-@contextmanager
-def without_collecting() -> Iterator[None]:
-    """Make many objects that stay, such as modules and lists: searching all of them again and again is slow."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()

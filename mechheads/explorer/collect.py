@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mechheads.behaviour import HeadExamples, HeadProfile
-from mechheads.explorer.payload import shown_name
 from mechheads.gating import Roles
 from mechheads.heads import HeadLike, check_head
 from mechheads.labels import HeadLabels
@@ -62,8 +61,10 @@ def collect(what: Any, live: Model | None = None, head: HeadLike | None = None) 
     before anything is run."""
     items = list(_flat("what", None, what))
     name, sizes = _one_model(items)
-    if live is not None:
-        check_size(live, sizes)
+    if live is not None and not isinstance(live, Model):
+        raise ValueError(f"model is {_short(live)}; give a model, such as mh.load()")
+    if live is not None and (live.n_layers, live.n_heads) != sizes:
+        raise ValueError(f"model is {live!r}, but the atlas is of {_size(sizes)} heads; give the model of the atlas")
     if head is not None:
         check_head(head, *sizes)
     wholes = [one for one in items if isinstance(one.thing, (Atlas, Model))]
@@ -71,30 +72,16 @@ def collect(what: Any, live: Model | None = None, head: HeadLike | None = None) 
     for one in results:
         if isinstance(one.thing, (HeadCache, Attention)):
             check_length(_attention(one.thing))
-    model = next((one.thing for one in wholes if isinstance(one.thing, Model)), None)
-    atlas = next((one.thing for one in wholes if isinstance(one.thing, Atlas)), None)
-    key = next((one.name for one in wholes if one.name), None)
-    shown = name or key or _A_MODEL
-    if key not in (None, shown):
-        shown = f"{key} ({shown_name(name)})"
+    model, atlas = (next((one.thing for one in wholes if isinstance(one.thing, kind)), None) for kind in (Model, Atlas))
+    name = name or _A_MODEL
     if atlas is None and model is not None:
         atlas = _without(build_atlas(model, quick=True), results)
-    atlas = atlas or Atlas(shown, shape=sizes)
+    atlas = atlas or Atlas(name, shape=sizes)
     copied = {"own": dict(atlas.own), "safety": dict(atlas.safety), "notes": list(atlas.notes)}
-    made = Collected(replace(atlas, model=shown, **copied), {}, model)
+    made = Collected(replace(atlas, model=name, **copied), {}, model)
     for one in results:
         _put(one, made)
     return made
-
-
-def check_size(model: Model, sizes: Sizes | None) -> None:
-    """Raise a ValueError if something is no model, or has not as many heads as what is shown."""
-    if not isinstance(model, Model):
-        raise ValueError(f"model is {_short(model)}; give a model, such as mh.load()")
-    if sizes is not None and (model.n_layers, model.n_heads) != sizes:
-        raise ValueError(
-            f"model is {model!r}, but the atlas is of {' x '.join(map(str, sizes))} heads; give the model of the atlas"
-        )
 
 
 @dataclass(frozen=True, eq=False)

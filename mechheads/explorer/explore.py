@@ -34,7 +34,7 @@ def explore(what: Any, path: str | Path | None = None, *, model: Model | None = 
 
     Everything is of one model; for two, give the difference of their scores. Scores, labels, profiles, safety
     heads and roles become columns, and rows of each head's card; runs become patterns; curves and tables stand at the
-    end. Scores have the name of their key in a dict, else their own; an atlas or a model has both.
+    end. Scores have the name of their key in a dict, else their own.
 
     Args:
         what: one or several of these, in any mix, in lists and dicts: ``HeadScores`` and every other result, a run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +18,6 @@ from mechheads.explorer.contract import blocks, plain
 from mechheads.explorer.head_payload import COLUMNS, Parts, columns, head_blocks, panes, shared
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
-from mechheads.limits import without_collecting
 from mechheads.results.metadata import kind_name
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import tidy
@@ -48,8 +48,13 @@ def atlas_payload(
 ) -> Payload:
     """The payload of the page of an atlas."""
     parts, name = Parts(atlas), shown_name(atlas.model)
-    with without_collecting():
+    collecting = gc.isenabled()
+    gc.disable()  # searching the many lists that stay again and again is slow
+    try:
         packed = blocks(_opened_later(parts, heads))
+    finally:
+        if collecting:
+            gc.enable()
     model = _model(parts, name, tables or {}, folder)
     return Payload(_page("atlas", f"The attention heads of {name}", model), packed)
 

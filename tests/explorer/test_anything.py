@@ -176,10 +176,9 @@ def test_a_given_atlas_stays_as_it_was():
     assert one.atlas.patching is atlas.patching
 
 
-def test_an_atlas_has_the_name_of_its_key_and_its_own():
+def test_a_page_has_the_name_of_the_model():
     atlas = Atlas("/models/one", patching=of_model("/models/one"))
-    assert collect({"mine": of_model("/models/one"), "atlas": atlas}).atlas.model == "atlas (one)"
-    assert shown({"atlas": atlas}).page["title"] == "The attention heads of atlas (one)"
+    assert shown({"mine": of_model("/models/one"), "atlas": atlas}).page["title"] == "The attention heads of one"
     assert collect({"mine": atlas.patching}).atlas.model == "/models/one"
 
 
