@@ -45,6 +45,34 @@ class Parts:
         self.atlas, self.table, self.questions = atlas, atlas.to_dataframe(), atlas.questions()
         self.known = known_columns(atlas)
         self.effects = _effects(atlas, self.known)
+        self._each = 1 if atlas.sizes[0] * atlas.sizes[1] > _MANY else 2
+        self._texts = {} if atlas.examples is None else _by_head(atlas.examples)
+
+    def card(self, head: HeadId) -> contract.Head:
+        """The card of one head."""
+        atlas = self.atlas
+        return {
+            "head": str(head),
+            "layer": head.layer,
+            "index": head.head,
+            "rows": self._rows(head),
+            "text": self._text(head),
+            "pattern": None if atlas.patterns is None else pattern_pane(atlas.patterns, head),
+            "weights": None if atlas.labels is None else _relations(atlas.labels, atlas.relations, head),
+            "cause": [each.of(head) for each in self.effects if each.has[head.layer, head.head]] or None,
+            "paths": paths_pane(atlas, head),
+            "safety": _safety_pane(atlas, head),
+        }
+
+    def _rows(self, head: HeadId) -> list[contract.CardRow]:
+        found = card_rows(self.questions, head.layer * self.atlas.sizes[1] + head.head)
+        return [contract.CardRow(question=question.key, **plain(vars(row))) for question, row in found]
+
+    def _text(self, head: HeadId) -> contract.TextPane | None:
+        if self.atlas.examples is None:
+            return None if self.atlas.profile is None else {"parts": [], "activity": ACTIVITY}
+        rows = self._texts.get(str(head))
+        return None if rows is None else _text_pane(self.atlas.examples, rows, self._each)
 
 
 def shared(parts: Parts) -> contract.Shared:
@@ -83,55 +111,16 @@ def panes(parts: Parts) -> list[str]:
 
 def head_blocks(parts: Parts, heads: Collection[HeadId] | None = None) -> Iterator[tuple[int, contract.HeadBlock]]:
     """The cards of all heads, or of some, by layer."""
-    cards = _Cards(parts)
     wanted = check_heads(None, *parts.atlas.sizes) if heads is None else sorted(heads)
     for layer in sorted({head.layer for head in wanted}):
-        yield layer, {"layer": layer, "heads": [cards.of(head) for head in wanted if head.layer == layer]}
+        yield layer, {"layer": layer, "heads": [parts.card(head) for head in wanted if head.layer == layer]}
 
 
 def linked_heads(atlas: Atlas, head: HeadId) -> set[HeadId]:
     """A head, and the heads that its card links to."""
-    card = _Cards(Parts(atlas)).of(head)
-    linked: list[str | None] = []
-    if (paths := card["paths"]) is not None:
-        linked += [each["head"] for each in (*paths["senders"], *paths["receivers"])]
+    paths = paths_pane(atlas, head)
+    linked = [] if paths is None else [each["head"] for each in (*paths["senders"], *paths["receivers"])]
     return {head, *(HeadId.parse(name) for name in linked if name is not None)}
-
-
-class _Cards:
-    """Makes the cards of an atlas."""
-
-    def __init__(self, parts: Parts) -> None:
-        self.atlas = atlas = parts.atlas
-        self._questions, self._effects = parts.questions, parts.effects
-        self._each = 1 if atlas.sizes[0] * atlas.sizes[1] > _MANY else 2
-        self._texts = {} if atlas.examples is None else _by_head(atlas.examples)
-
-    def of(self, head: HeadId) -> contract.Head:
-        """The card of one head."""
-        atlas = self.atlas
-        return {
-            "head": str(head),
-            "layer": head.layer,
-            "index": head.head,
-            "rows": self._rows(head),
-            "text": self._text(head),
-            "pattern": None if atlas.patterns is None else pattern_pane(atlas.patterns, head),
-            "weights": None if atlas.labels is None else _relations(atlas.labels, atlas.relations, head),
-            "cause": [each.of(head) for each in self._effects if each.has[head.layer, head.head]] or None,
-            "paths": paths_pane(atlas, head),
-            "safety": _safety_pane(atlas, head),
-        }
-
-    def _rows(self, head: HeadId) -> list[contract.CardRow]:
-        found = card_rows(self._questions, head.layer * self.atlas.sizes[1] + head.head)
-        return [contract.CardRow(question=question.key, **plain(vars(row))) for question, row in found]
-
-    def _text(self, head: HeadId) -> contract.TextPane | None:
-        if self.atlas.examples is None:
-            return None if self.atlas.profile is None else {"parts": [], "activity": ACTIVITY}
-        rows = self._texts.get(str(head))
-        return None if rows is None else _text_pane(self.atlas.examples, rows, self._each)
 
 
 def attention(keys: np.ndarray, weights: np.ndarray, first: np.ndarray) -> contract.Attention:
