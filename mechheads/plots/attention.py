@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechheads.heads import HeadId, HeadLike
-from mechheads.plots.parts import Theme, colour_axis, heat_trace, plain, themed, token_label
+from mechheads.plots.parts import Theme, colour_axis, figure_of, heat_trace, plain, themed, token_label
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -48,8 +48,6 @@ def attention(
     >>> list(figure.layout.yaxis.ticktext)
     ['The', '·end']
     """
-    import plotly.graph_objects as go
-
     if isinstance(pattern, Mapping):
         patterns = {str(HeadId.parse(head)): _checked(array, tokens) for head, array in pattern.items()}
         if not patterns:
@@ -64,7 +62,7 @@ def attention(
     step = -(-10 // cell)
     first, array = next(iter(patterns.items()))
     trace = heat_trace(_blanked(array), np.arange(n), np.arange(n), _pairs(labels), 1 if cell >= 10 else 0, name=first)
-    figure = go.Figure(trace.update(hovertemplate=_hover(first)))
+    figure = figure_of([trace.update(hovertemplate=_hover(first))])
     text_room = 30 + 8 * max(min(len(token), 24) for token in tokens)
     ticks = {
         "tickmode": "array",

@@ -20,6 +20,7 @@ from mechheads.plots.parts import (
     chances,
     colour_axis,
     count_ticks,
+    figure_of,
     figure_title,
     heat_trace,
     interval,
@@ -350,12 +351,10 @@ def _matrix(
     theme: Theme,
 ) -> go.Figure:
     """A heatmap of named rows and columns, a dot in each cell that is marked; ``names`` has the names of all parts."""
-    import plotly.graph_objects as go
-
     cell, (n_rows, n_columns) = int(np.clip(_MATRIX_WIDTH // len(columns), 5, 72)), values.shape
     y, x = np.nonzero(marked)
     cells = heat_trace(values, np.arange(n_columns), np.arange(n_rows), texts, 1 if cell >= 10 else 0)
-    figure = go.Figure([cells, _dot_trace(x, y, min(6, max(cell - 2, 2)), names["dots"], bool(len(y)))])
+    figure = figure_of([cells, _dot_trace(x, y, min(6, max(cell - 2, 2)), names["dots"], bool(len(y)))])
     step = -(-14 // cell)
     figure.update_xaxes(
         title_text=names["x"],

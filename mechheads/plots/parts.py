@@ -6,7 +6,7 @@ No figure has plotly's button that uploads its data.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import floor, isfinite, log10
@@ -21,6 +21,13 @@ from mechheads.messages.notices import first_sentence
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+
+def figure_of(traces: Iterable[Any] = ()) -> go.Figure:
+    """A figure of one panel with these traces."""
+    import plotly.graph_objects as go
+
+    return go.Figure(list(traces))
 
 
 @dataclass(frozen=True)
