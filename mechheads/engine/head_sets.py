@@ -138,7 +138,7 @@ def replaced_z(job: Job) -> tuple[LayerStore, Int[Tensor, " prompt"]]:
     of_all, finite, differs = new_z_of_all(job, 0), Finite(job.intervention), []
     store = LayerStore(job.model.n_layers, len(job.tokens), job.base.stores["z"].on_disk)
     for layer in sorted({head.layer for head in job.heads}):
-        heads = [member for first in job.heads if first.layer == layer for member in job.members(first)]
+        heads = [head for head in job.heads if head.layer == layer]
         z, changed = new_z(job.intervention, job.base, job.source, heads, job.places[0].at, finite, of_all)
         new = job.base.z.layer(layer).clone()
         for i, head in enumerate(heads):

@@ -179,7 +179,6 @@ class Job(Wrapped):
         seconds: the time that the cached runs took.
         ledger: stores finished units; None without ``store``.
         ledger_suffix: what the names of units in the ledger end with, so that parts of an analysis do not share them.
-        together: how many neighbouring query heads change at once, starting from each head of ``heads``.
         chunks: how many copies fit into memory together, as far as this was found out.
     """
 
@@ -200,7 +199,6 @@ class Job(Wrapped):
     seconds: float
     ledger: Ledger | None = None
     ledger_suffix: str = ""
-    together: int = 1
     chunks: Chunks = field(default_factory=Chunks)
 
     def __repr__(self) -> str:
@@ -242,16 +240,10 @@ class Job(Wrapped):
         """The metric of final states, compared with the base run."""
         return Evaluator(self.spec.metric, self.base, self.source, self.spec.limits)
 
-    def intervening(self, intervention: Intervention, store: Store = NO_STORE) -> Job:
-        """The same job with another intervention, which may only need activations that are already cached."""
+    def intervening(self, intervention: Intervention) -> Job:
+        """The same job without a ledger and with another intervention, which needs only what is cached already."""
         spec = replace(self.spec, intervention=intervention)
-        ledger = _ledger_of(self.model, spec, self.runs, self.heads, store)
-        plan = _as_before(self.plan, ledger, "waves")
-        return replace(self, spec=spec, site=site_of(intervention), ledger=ledger, plan=plan)
-
-    def members(self, head: HeadId) -> tuple[HeadId, ...]:
-        """The heads that change together, from the head on that names them."""
-        return tuple(HeadId(head.layer, head.head + i) for i in range(self.together))
+        return replace(self, spec=spec, site=site_of(intervention), ledger=None)
 
     def as_part(self, suffix: str) -> Job:
         """The same job, whose units have a name of their own in the ledger."""
@@ -317,10 +309,8 @@ def prepare(model: Model, prompts: AnyPrompts, *, sites: Sequence[str] = ("z",))
     return make_ready(model, Spec(runs.prompts, intervention, kl_divergence, limits=limits), runs=runs)
 
 
-def make_ready(
-    model: Model, spec: Spec, *, runs: CachedRuns | None = None, sites: Sequence[str] = (), store: Store = NO_STORE
-) -> Job:
-    """Check a request, cache its runs and plan the work; the base run keeps ``sites`` too, for other interventions."""
+def make_ready(model: Model, spec: Spec, *, runs: CachedRuns | None = None, store: Store = NO_STORE) -> Job:
+    """Check a request, cache its runs and plan the work."""
     site = spec.check(model)
     held = {head for head, _ in spec.held}
     heads = tuple(head for head in check_heads(spec.heads, model.n_layers, model.n_heads) if head not in held)
@@ -339,7 +329,7 @@ def make_ready(
     if held:
         runs = runs_given(runs, spec.held, spec.base, spec.limits)
     needed = (*needs_of(spec.intervention), *(("z",) if held else ()))
-    wanted = {"clean" if other is None else spec.base: ("z", *_resumed(model), *needed, *({site} - {"z"}), *sites)}
+    wanted = {"clean" if other is None else spec.base: ("z", *_resumed(model), *needed, *({site} - {"z"}))}
     wanted |= {} if other is None else {other_side(spec.base): needed or ("z",)}
     least = least_in_flight(model, tokens, at.shape[1] * reading.width, spec.limits)
     base, *sources = runs.both(wanted, spec.limits, runs.bytes(wanted) + least > spec.limits.memory)

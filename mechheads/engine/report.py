@@ -29,12 +29,11 @@ from mechheads.results.stats import rounding_of
 
 @dataclass(frozen=True)
 class Metadata:
-    """The name, kind, unit of shares, further dimensions with labels, and further provenance of a result.
+    """The name, kind, further dimensions with labels, and further provenance of a result.
     ``exact``: whether the values are changes of the metric itself, within its bounds, and not estimates of them."""
 
     name: str
     kind: str
-    share: str = "share restored"
     extra: Mapping[str, Sequence[Label]] | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
     exact: bool = True
@@ -56,7 +55,7 @@ def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], meta
         )
     result = {
         "name": titled(metadata.name, given),
-        "unit": metadata.share if spec.normalize else metric.unit,
+        "unit": "share restored" if spec.normalize else metric.unit,
         "kind": metadata.kind,
         "extra": metadata.extra,
         "provenance": make_provenance(

@@ -195,7 +195,6 @@ class _SentJob:
     """A job on its way to a worker, and what is measured in it."""
 
     spec: Spec
-    together: int
     plan: Plan
     made_by: Callable[[Job], Work]
 
@@ -203,11 +202,11 @@ class _SentJob:
     def of(cls, work: Work) -> _SentJob:
         job = work.job
         spec = replace(job.spec, limits=job.spec.limits.in_one_process)
-        return cls(spec, job.together, job.plan, work.made_by)
+        return cls(spec, job.plan, work.made_by)
 
     def __call__(self, model: Model) -> Ready:
         """What computes batches with a worker's model."""
-        job = replace(make_ready(model, self.spec), together=self.together, plan=self.plan)
+        job = replace(make_ready(model, self.spec), plan=self.plan)
         work = self.made_by(job)
         keep_freed_memory()
 
@@ -246,7 +245,7 @@ class UnitRuns:
         job, finite = self.job, Finite(self.job.intervention)
         heads: dict[tuple[int, int], list[HeadId]] = {}
         for head, place in units:
-            heads.setdefault((head.layer, place), []).extend(job.members(head))
+            heads.setdefault((head.layer, place), []).append(head)
         found: dict[tuple[HeadId, int], tuple[Tensor, int]] = {}
         differs = []
         for (_, place), of_layer in heads.items():
@@ -256,7 +255,7 @@ class UnitRuns:
             found |= {(head, place): (by_pos, i) for i, head in enumerate(of_layer)}
             differs.append(changed.any(1))
         first = first_change(differs, finite)
-        return [[(member, *found[member, place]) for member in job.members(head)] for head, place in units], first
+        return [[(head, *found[head, place])] for head, place in units], first
 
     def edits(self, unit: Unit, prompt: int, entry: int = 0) -> list[PlainHook]:
         """The hooks that change a unit in a plain forward pass of a prompt; a k or v that heads share, as its z."""

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float
 from scipy.special import logit
@@ -114,10 +115,6 @@ def fit_gates(
         Gates of the fits "none", "keep" and "drop" for every seed, with loss curves. After Ctrl-C, the gates so far;
         NaN for fits that have not begun.
 
-    Raises:
-        ValueError: if an argument does not fit, or the loss of a seed is no longer finite.
-        RuntimeError: if a seed ends every worker that tries it; with a store, the same call goes on.
-
     Nam et al. 2025 (arXiv 2505.13737), section 3. docs/roles.md compares the paper, its released code and the defaults
     here.
 
@@ -192,9 +189,6 @@ def contrast_gates(
     Returns:
         Gates of one fit, "contrast", for every seed. ``1 - gates.scores("contrast")`` is high for heads that the
         forgotten variant needs and the retained variant does not.
-
-    Raises:
-        ValueError, RuntimeError: as in ``fit_gates``.
 
     Nam et al. 2025 (arXiv 2505.13737), section 5. The gates maximise, with R the variant to retain, F the one to forget
     and a pull that opens gates,
@@ -353,8 +347,7 @@ def start_logits(seeds: Sequence[int], n_layers: int, n_heads: int) -> Float[Ten
 def _gather(fit: Fit, states: Mapping[str, State], *, interrupted: bool) -> Gates:
     """The result so far."""
     model, seeds = fit.model, fit.rules.seeds
-    most = max(stage.most for stage in fit.stages)
-    gates, curves, made = [], [], []
+    gates, losses = [], []
     for stage in fit.stages:
         n = len(stage.fits), len(seeds)
         state = states.get(stage.name)
@@ -363,16 +356,15 @@ def _gather(fit: Fit, states: Mapping[str, State], *, interrupted: bool) -> Gate
         not_begun = (state.updates == 0)[:, None, None].to(state.logits.device)
         logits = state.logits.masked_fill(not_begun, torch.nan).double().cpu()
         gates.append(logits.sigmoid().unflatten(0, n))
-        both = torch.stack([state.loss, state.objective])
-        wide = torch.nn.functional.pad(both, (0, most - both.shape[-1]), value=torch.nan)
-        curves.append(wide.unflatten(1, n))
-        made.append(state.updates.view(n))
-    loss, objective = torch.cat(curves, 1).double().numpy()
-    return Gates.of(
-        torch.cat(gates).numpy(),
-        [name for stage in fit.stages for name in stage.fits],
+        each = [stage.fits, seeds, range(1, stage.most + 1)]
+        curves = {name: getattr(state, name).double().numpy().ravel() for name in ("loss", "objective")}
+        index = pd.MultiIndex.from_product(each, names=["fit", "seed", "update"])
+        losses.append(pd.DataFrame(curves, index=index).dropna().reset_index())
+    return Gates(
+        fit.name,
+        tuple(name for stage in fit.stages for name in stage.fits),
         seeds,
-        (loss, objective, torch.cat(made).numpy()),
-        name=fit.name,
-        provenance=fit.provenance | {"interrupted": interrupted},
+        torch.cat(gates).numpy(),
+        pd.concat(losses, ignore_index=True),
+        fit.provenance | {"interrupted": interrupted},
     )

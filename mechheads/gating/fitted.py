@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
-import xarray as xr
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from mechheads.messages.arguments import AboveZero, NotNegative, Within, check_arguments, checked
-from mechheads.results.dataset import SCHEMA_VERSION, read, text_array, write_netcdf
+from mechheads.messages.arguments import AboveZero, NotNegative, Within, check_arguments
 from mechheads.results.kinds import KINDS
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
@@ -79,11 +75,6 @@ class FitSettings:
             more); if neither of the last two averages is better than all before by this many nats, the fit ends. None
             to make all updates.
         order_seed: for the order of the items.
-
-    >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"])
-    >>> fast = mh.gating.FitSettings(lr=0.3, lr_regularised=(0.5, 0.2), regularisation=0.3)
-    >>> mh.fit_gates(model, task, seeds=2, updates=1, fit=fast).provenance["lr"]
-    [0.3, 0.3]
     """
 
     lr: Rate = (0.1, 0.01)
@@ -130,75 +121,40 @@ _FAR = 1.0
 """A seed counts as stuck if its loss is this many nats or more above the loss of the median seed."""
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Gates(TableResult):
     """The gates of every head, for each fit and seed; made by ``fit_gates`` or ``contrast_gates``.
 
-    ``dataset`` holds ``gate`` (fit, seed, layer, head), from 0 to 1; the curves ``loss`` and ``objective`` (fit, seed,
-    update), without and with the regulariser, in nats, NaN after the last update; and ``updates`` (fit, seed), the
-    number of updates made. ``fit_gates`` makes the fits "none", "keep" (G+) and "drop" (G-). Gates are NaN for a fit
-    that has not begun.
-
-    >>> task = mh.Task(["The capital of France is"], [" Paris"])
-    >>> gates = mh.fit_gates(model, task, seeds=2, updates=1)
-    >>> gates
-    <Gates of 'task': fits none, keep, drop; 2 seeds, 30 layers x 9 heads>
-    >>> gates["keep"].shape
-    (2, 30, 9)
+    Attributes:
+        name: the name of the task.
+        fits: "none", "keep" (G+) and "drop" (G-), or "contrast".
+        seeds: those of the starts.
+        values: the gates, from 0 to 1; NaN for a fit that has not begun. ``gates["keep"]`` is that of one fit.
+        losses: one row per fit, seed and update (counted from 1): ``loss`` and ``objective``, without and with the
+            regulariser, in nats.
+        provenance: what is needed to repeat the fits.
     """
 
     KIND = "gates"
     unit = KINDS[KIND].unit
 
-    def __init__(self, dataset: xr.Dataset) -> None:
-        self.dataset = dataset
-
-    @classmethod
-    def of(
-        cls,
-        gates: Float[np.ndarray, "fit seed layer head"],
-        fits: Sequence[str],
-        seeds: Sequence[int],
-        curves: tuple[
-            Float[np.ndarray, "fit seed update"], Float[np.ndarray, "fit seed update"], Int[np.ndarray, "fit seed"]
-        ],
-        *,
-        name: str,
-        provenance: Mapping[str, Any],
-    ) -> Gates:
-        """Gates from arrays; ``curves`` are loss, objective (NaN after the last update) and number of updates."""
-        loss, objective, updates = curves
-        variables = {
-            "gate": (("fit", "seed", "layer", "head"), np.asarray(gates, np.float64)),
-            "loss": (("fit", "seed", "update"), np.asarray(loss, np.float64)),
-            "objective": (("fit", "seed", "update"), np.asarray(objective, np.float64)),
-            "updates": (("fit", "seed"), np.asarray(updates)),
-        }
-        attrs = {"schema_version": SCHEMA_VERSION, "name": name, "kind": cls.KIND}
-        attrs["provenance"] = json.dumps(dict(provenance))
-        return cls(xr.Dataset(variables, coords={"fit": text_array(fits), "seed": list(seeds)}, attrs=attrs))
+    name: str
+    fits: tuple[str, ...]
+    seeds: tuple[int, ...]
+    values: Float[np.ndarray, "fit seed layer head"]
+    losses: pd.DataFrame
+    provenance: dict[str, Any]
 
     def __getitem__(self, fit: str) -> Float[np.ndarray, "seed layer head"]:
         """The gates of one fit."""
         if fit not in self.fits:
             raise ValueError(f"there is no fit {fit!r}; choose among {', '.join(map(repr, self.fits))}")
-        return self.dataset["gate"].values[self.fits.index(fit)]
+        return self.values[self.fits.index(fit)]
 
     @property
-    def fits(self) -> tuple[str, ...]:
-        return tuple(map(str, self.dataset["fit"].values))
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        return tuple(map(int, self.dataset["seed"].values))
-
-    @property
-    def name(self) -> str:
-        """The name of the task."""
-        return self.dataset.attrs["name"]
-
-    @property
-    def provenance(self) -> dict[str, Any]:
-        return json.loads(self.dataset.attrs["provenance"])
+    def table(self) -> pd.DataFrame:
+        """The same as ``losses``."""
+        return self.losses
 
     @property
     def stuck(self) -> dict[str, tuple[int, ...]]:
@@ -209,28 +165,16 @@ class Gates(TableResult):
         stuck.
         """
         found = {}
-        for fit, curves in zip(self.fits, self.dataset["loss"].values, strict=True):
-            made = [curve[np.isfinite(curve)] for curve in curves]
+        for fit in self.fits:
+            rows = self.losses[self.losses["fit"] == fit]
+            made = [rows["loss"][rows["seed"] == seed].to_numpy() for seed in self.seeds]
             ends = np.array([curve[-max(1, len(curve) // 10) :].mean() if len(curve) else np.nan for curve in made])
             far = ends > np.median(ends) + _FAR if len(ends) > 2 else np.zeros(len(ends), bool)
             found[fit] = tuple(seed for seed, is_far in zip(self.seeds, far, strict=True) if is_far)
         return found
 
-    @property
-    def table(self) -> pd.DataFrame:
-        """The curves, one row per fit, seed and update (counted from 1): loss and objective."""
-        table = self.dataset[["loss", "objective"]].to_dataframe().dropna().reset_index()
-        return table.assign(update=table["update"] + 1)
-
-    losses = table
-
     def scores(self, fit: str) -> HeadScores:
-        """The gates of one fit as head scores: means over seeds, with intervals between 0 and 1.
-
-        >>> task = mh.Task(["The capital of France is"], [" Paris"])
-        >>> mh.fit_gates(model, task, seeds=3, updates=1).scores("drop")
-        <HeadScores 'gates of drop, task' in gate: 30 layers x 9 heads, 3 starts>
-        """
+        """The gates of one fit as head scores: means over seeds, with intervals between 0 and 1."""
         return self.as_scores(self[fit], f"gates of {fit}, {self.name}", self.KIND)
 
     def as_scores(self, values: Float[np.ndarray, "seed layer head"], name: str, kind: str) -> HeadScores:
@@ -242,32 +186,12 @@ class Gates(TableResult):
             provenance=self.provenance,
         )
 
-    @checked
-    def save(self, path: str | Path) -> Path:
-        """Save everything to a netCDF file, and return its path; no file is left half written."""
-        write_netcdf(self.dataset, Path(path))
-        return Path(path)
-
-    @classmethod
-    @checked
-    def load(cls, path: str | Path) -> Gates:
-        """Load a file that ``save`` wrote.
-
-        Raises:
-            FileNotFoundError: if there is no such file.
-            ValueError: if the file does not hold gates, is damaged, or was written by a newer version.
-        """
-        dataset = read(Path(path), "gate", "gates")
-        if dataset.attrs["kind"] != cls.KIND:
-            raise ValueError(f"{path} holds no gates: it holds a result of the kind {dataset.attrs['kind']!r}")
-        return cls(dataset)
-
     def __repr__(self) -> str:
-        sizes = self.dataset.sizes
+        _, seeds, layers, heads = self.values.shape
         stopped = ", interrupted" if self.interrupted else ""
         return (
-            f"<Gates of {self.name!r}: fits {', '.join(self.fits)}; {sizes['seed']} seed{'s' * (sizes['seed'] != 1)}, "
-            f"{sizes['layer']} layer{'s' * (sizes['layer'] != 1)} x {sizes['head']} heads{stopped}>"
+            f"<Gates of {self.name!r}: fits {', '.join(self.fits)}; {seeds} seed{'s' * (seeds != 1)}, "
+            f"{layers} layer{'s' * (layers != 1)} x {heads} heads{stopped}>"
         )
 
     def _shown(self) -> tuple[pd.DataFrame, list[str]]:

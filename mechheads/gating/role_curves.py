@@ -18,7 +18,7 @@ from mechheads.engine.job import intervention_for
 from mechheads.engine.report import describe_intervention
 from mechheads.gating.fitted import Gates, Reduce
 from mechheads.gating.gates import turned_off, under_gates, usable_items
-from mechheads.gating.roles import ROLES, Roles, head_roles
+from mechheads.gating.roles import ROLES, head_roles
 from mechheads.gating.task import Task
 from mechheads.heads import HeadId
 from mechheads.interventions.basic import InterventionLike
@@ -39,7 +39,6 @@ def role_curve(
     model: Model,
     task: Task,
     gates: Gates,
-    roles: Roles | None = None,
     *,
     counts: int | Sequence[int] = 50,
     draws: NotNegative = 5,
@@ -52,9 +51,8 @@ def role_curve(
     seeds.
 
     Args:
-        task: the task to measure; items that the gates were not fitted to are better evidence.
-        gates: the result of ``fit_gates``; all other heads stay at their gates of the fit "keep".
-        roles: the scores by which heads are ordered; by default ``head_roles(gates)``.
+        model, task: the task to measure; items that the gates were not fitted to are better evidence.
+        gates: the result of ``fit_gates``; its roles order the heads, and others stay at their gates of the fit "keep".
         counts: the numbers of heads to gate off; or the largest, with every number up to 10 and then every fifth.
         draws: the number of random orders of heads to compare with.
         intervention: what the top k heads give in place of 0, as in ``mh.task_log_prob``.
@@ -63,15 +61,8 @@ def role_curve(
     Returns:
         The change in nats, a line for each role and random order, with a value for each item and intervals over items,
         by clusters. After Ctrl-C, the curves so far; the rest is NaN.
-
-    >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"])
-    >>> gates = mh.fit_gates(model, task, seeds=2, updates=1)
-    >>> curves = mh.gating.role_curve(model, task, gates, counts=[0, 3], draws=1)
-    >>> curves.table[["which", "k"]].values.tolist()[:4]
-    [['facilitation', 0], ['facilitation', 3], ['interference', 0], ['interference', 3]]
     """
-    roles = head_roles(gates) if roles is None else roles
-    steps = _check(model, gates, roles, counts)
+    roles, steps = head_roles(gates), _check(model, gates, counts)
     rule = intervention_for("intervention", intervention, task.prompts)
     tokens = usable_items(model, task)
     keep = torch.tensor(gates["keep"].mean(0), dtype=torch.float32)
@@ -121,12 +112,11 @@ def role_curve(
     return Curves("role_curves", task.name, table, ranked, values, {}, metadata)
 
 
-def _check(model: Model, gates: Gates, roles: Roles, counts: int | Sequence[int]) -> list[int]:
+def _check(model: Model, gates: Gates, counts: int | Sequence[int]) -> list[int]:
     """The numbers of heads to gate off, after a check that the arguments fit."""
     shape = model.n_layers, model.n_heads
-    for name, found in (("gates", gates["keep"].shape[1:]), ("roles", roles["facilitation"].scores.shape)):
-        if found != shape:
-            raise ValueError(f"{name} are from a model of {found} layers and heads; this model has {shape}")
+    if (found := gates["keep"].shape[1:]) != shape:
+        raise ValueError(f"gates are from a model of {found} layers and heads; this model has {shape}")
     if gates.interrupted:
         raise ValueError("the fit of gates was interrupted; repeat mh.fit_gates with the same store")
     n_heads = model.n_layers * model.n_heads

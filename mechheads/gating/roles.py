@@ -44,13 +44,7 @@ ROLES = ("facilitation", "interference", "irrelevance")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Roles(TableResult, Mapping[str, HeadScores]):
-    """The three role scores of every head, each as ``HeadScores`` over seeds.
-
-    >>> task = mh.Task(["The capital of France is"], [" Paris"])
-    >>> roles = mh.head_roles(mh.fit_gates(model, task, seeds=3, updates=1))
-    >>> roles["facilitation"]
-    <HeadScores 'facilitation, task' in gate: 30 layers x 9 heads, 3 starts>
-    """
+    """The three role scores of every head, each as ``HeadScores`` over seeds."""
 
     KIND = "head_roles"
     name, unit = "roles of heads", KINDS[KIND].unit
@@ -130,11 +124,6 @@ def head_roles(gates: Gates) -> Roles:
         interval and the value of each seed.
 
     Nam et al. 2025 (arXiv 2505.13737), section 3.
-
-    >>> task = mh.Task(["The capital of France is"], [" Paris"])
-    >>> roles = mh.head_roles(mh.fit_gates(model, task, seeds=2, updates=1))
-    >>> list(roles)
-    ['facilitation', 'interference', 'irrelevance']
     """
     if not {"keep", "drop"} <= set(gates.fits):
         raise ValueError(f"gates have the fits {', '.join(gates.fits)}; roles need keep and drop: use mh.fit_gates")
@@ -159,19 +148,14 @@ def ablation_effects(
     """The change in the log-probability of a task's targets when one head at a time is ablated at all positions.
 
     Args:
-        task: prompts and targets; rejected items are left out (see ``Task.tokens``). Targets of several tokens cost
-            more, because every position is then unembedded.
+        model, task: as in ``mh.task_log_prob``. Targets of several tokens cost more, because every position is then
+            unembedded.
         intervention: how a head is ablated, as in ``mh.ablate``.
         heads: the heads to ablate; by default all heads.
         reduce: ``"mean"`` or ``"sum"`` over the tokens of a target.
 
     Returns:
         log p(target | ablated) - log p(target) [layer, head, item], in nats; below 0, the task needs the head.
-
-    >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"])
-    >>> effects = mh.gating.ablation_effects(model, task, heads=["L23H4", "L5H0"])
-    >>> effects.heads(2)[-1]
-    HeadId(layer=23, head=4)
     """
     check_known("reduce", reduce, Reduce)
     rule = as_intervention(intervention)

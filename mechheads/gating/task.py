@@ -76,11 +76,7 @@ class Task(Wrapped):
         return f"<Task {self.name!r}: {n} item{'s' * (n != 1)}{clusters}\n  {first}{', ...' * (n > 1)}{source}>"
 
     def items(self, which: Sequence[int]) -> Task:
-        """A task with some of the items, in the order given.
-
-        >>> mh.Task(["a", "b", "c"], ["x", "y", "z"]).items([2, 0]).targets
-        ('z', 'x')
-        """
+        """A task with some of the items, in the order given."""
         if not len(entries(which, "which", "indices")) or any(i not in range(len(self)) for i in which):
             raise ValueError(f"which is {shorten(which)}; give indices of items, from 0 to {len(self) - 1}")
         cluster = None if self.cluster is None else [self.cluster[i] for i in which]

@@ -163,14 +163,13 @@ class _Tests:
             bar.update(2)
             return
         self.pairs[name] = pairs
-        options: dict[str, Any] = {"direction": "denoising", "normalize": True}
         for what, scores in self.measured.items():
             with warnings.catch_warnings(), settings(progress=False):
                 warnings.simplefilter("ignore", AnswerWarning)  # the model need not know every pair of a relation
                 if what == "total":
-                    scores[name] = activation_patch(job, heads=heads, **options)
+                    scores[name] = activation_patch(job, heads=heads, normalize=True)
                 else:
-                    scores[name] = path_patch(job, senders=heads, **options)
+                    scores[name] = path_patch(job, senders=heads, direction="denoising")
             bar.update()
             stop_if(scores[name].provenance["interrupted"])
 
@@ -182,7 +181,8 @@ class _Tests:
         values = np.full((model.n_layers, model.n_heads, len(names), longest), np.nan)
         for i, name in enumerate(names):
             if name in scores:
-                values[:, :, i, : len(self.pairs[name])] = scores[name].values
+                whole = self.gaps[name] if what == "direct" else 1.0
+                values[:, :, i, : len(self.pairs[name])] = scores[name].values / whole
         metadata: dict[str, Any] = next((each.provenance for each in scores.values()), model.provenance())
         of_each = {
             key: {name: scores[name].provenance.get(key) if name in scores else None for name in names}

@@ -61,9 +61,6 @@ def activation_patch(
         metric(patched) - metric(unpatched) [layer, head(, pos), prompt], in the metric's unit. With ``normalize``, the
         share of the difference between the runs: 0 is no effect, 1 is fully restored.
 
-    Raises:
-        ValueError: if the pairs do not align, or an argument is not valid; before the sweep starts.
-
     Vig et al. 2020 (causal mediation analysis); Meng et al. 2022; Heimersheim & Nanda 2024.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
@@ -102,9 +99,6 @@ def ablate(
 
     Returns:
         metric(ablated) - metric(intact) [layer, head(, pos), prompt], in the metric's unit.
-
-    Raises:
-        ValueError: if an argument is not valid; before the sweep starts.
 
     >>> kl = mh.ablate(model, ["The capital of France is"], heads=["L23H4", "L0H0"], progress=False)
     >>> bool(kl.scores.sel(layer=23, head=4) > 0)

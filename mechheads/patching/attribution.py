@@ -54,12 +54,7 @@ def attribution_patch(
     The estimate is (new z - old z) . d metric / d z, summed over positions. It is exact if the model is linear after
     z, and good for small changes. It is misleading if later norms or attention saturate, or if effects cancel.
 
-    ``steps`` helps where effects saturate: the gradient is not that of the base run, but the mean over runs whose
-    embeddings lie between those of the base run and those of the other run (integrated gradients on inputs, as in
-    EAP-IG).
-
-    To patch the heads with the largest estimates exactly, give ``mh.activation_patch`` their names:
-    ``heads=found.heads(20)``.
+    To patch the heads with the largest estimates exactly, give them as ``heads=found.heads(20)``.
 
     Args:
         pairs, site, direction: as in ``mh.activation_patch``. How a new q, k, v or pattern changes z is computed
@@ -67,14 +62,12 @@ def attribution_patch(
         metric: a metric with a gradient at the base run. Accuracy has none, and the gradient of a divergence from
             the base run is 0 there.
         heads, positions: as in ``mh.sweep``.
-        steps: the number of points between the two runs; ``None`` for the base run alone. The points are the middles of
-            equal parts, (k - 1/2) / steps of the way. The cost is that of ``steps`` gradients.
+        steps: for effects that saturate: the mean gradient of so many runs, whose embeddings lie between those of the
+            two runs, (k - 1/2) / steps of the way (integrated gradients on inputs, as in EAP-IG); ``None`` for the
+            base run alone.
 
     Returns:
         The estimate of metric(patched) - metric(unpatched) [layer, head(, pos), prompt], in the metric's unit.
-
-    Raises:
-        ValueError: if the pairs do not align, the metric has no gradient, or an argument is not valid.
 
     Nanda 2023 ("Attribution Patching"); Syed et al. 2023 (arXiv 2310.10348); Kramár et al. 2024 (arXiv 2403.00745);
     Hanna et al. 2024, "Have Faith in Faithfulness" (EAP-IG, arXiv 2403.17806), equation 4.

@@ -25,9 +25,6 @@ from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache, cache_sizes, states_at, token_bytes
 from mechheads.runs.head_tensor import LayerStore
 
-Key = tuple[str, int]
-"""An activation and its layer."""
-
 
 @dataclass(frozen=True)
 class Path:
@@ -65,66 +62,38 @@ _INSTEAD = "use mh.logit_diff, mh.log_prob or another metric that has one"
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """A batch of prompts whose metric is differentiated with respect to z of some layers, and no weight.
-    ``by_block``: whether only the graph of one block at a time fits into memory."""
+    """A batch of prompts whose metric is differentiated with respect to z of some layers, and no weight."""
 
     model: ModelCore
     tokens: Tokens
     at: Int[Tensor, "prompt position"]
     mask: Bool[Tensor, "prompt position"]
     metric: Metric
-    watched: Sequence[int]
-    by_block: bool = False
-
-    @property
-    def keys(self) -> list[Key]:
-        """What is watched."""
-        return [("z", layer) for layer in self.watched]
+    layers: Sequence[int]
 
     def slopes(
         self,
         embeddings: Float[Tensor, "prompt pos d_model"] | None = None,
         before: Float[Tensor, "prompt position d_vocab"] | None = None,
     ) -> Sequence[Float[Tensor, "prompt pos ..."]]:
-        """The gradient of the metric with respect to what is watched; arguments as in ``run``."""
-        if not self.by_block:
-            return torch.autograd.grad(*self.run(embeddings, before))
-        return self._block_by_block(embeddings, before)
+        """The gradient of the sum of the metric over prompts with respect to z of each layer.
+        From ``embeddings`` in place of the tokens'; ``before``: logits of the base run, if it is another one."""
+        seen: dict[int, Tensor] = {}
 
-    def _block_by_block(
-        self,
-        embeddings: Float[Tensor, "prompt pos d_model"] | None,
-        before: Float[Tensor, "prompt position d_vocab"] | None,
-    ) -> list[Float[Tensor, "prompt pos ..."]]:
-        """The same gradients with the graph of one block at a time, for one more forward pass.
-        Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174."""
-        backend, keys = self.model.backend, self.keys
-        with torch.no_grad():
-            start, blocks = backend.embed(self.tokens.ids)
-            streams = [start if embeddings is None else embeddings]
-            for layer in range(self.model.n_layers):
-                streams.append(blocks(layer, streams[-1]))
-        seen: dict[Key, Tensor] = {}
-        gradients: dict[Key, Tensor] = {}
+        def watch(value: Tensor, hook: Any, layer: int) -> Tensor:
+            seen[layer] = value if seen and value.requires_grad else value.detach().requires_grad_()
+            return seen[layer]
 
-        def watch(value: Tensor, hook: Any, key: Key) -> Tensor:
-            seen[key] = value
-            return value
-
-        def back() -> None:
-            with with_gradient():
-                last = streams[-1].detach().requires_grad_()
-                (slope,) = torch.autograd.grad(self.measure(backend.finish(last), before), last)
-            for layer in reversed(self.layers):
-                with with_gradient():
-                    stream = streams[layer].detach().requires_grad_()
-                    end = blocks(layer, stream)
-                here = [key for key in keys if key[1] == layer]
-                slope, *each = torch.autograd.grad(end, [stream, *(seen.pop(key) for key in here)], slope)
-                gradients.update(zip(here, each, strict=True))
-
-        backend.under([(self.model.hook_name(*key), partial(watch, key=key)) for key in keys], back)
-        return [gradients[key] for key in keys]
+        every: list[Hook] = [(self.model.hook_name("z", layer), partial(watch, layer=layer)) for layer in self.layers]
+        if embeddings is not None:
+            every.insert(0, (self.model.hook_name("resid_pre", 0), lambda value, hook: embeddings))
+        with with_gradient():
+            final = self.model.backend.run(self.tokens.ids, every, grad=True)
+            logits = self.model.unembed(states_at(final, self.at))
+            base_logits = logits.detach().clone() if before is None else before
+            value = self.metric(logits, MetricContext(base_logits, self.tokens, self.mask))
+            total = check_value(self.metric, value, len(self.tokens)).sum()
+        return torch.autograd.grad(total, [seen[layer] for layer in self.layers])
 
     def along(self, path: Path, rows: slice) -> Sequence[Float[Tensor, "prompt pos ..."]]:
         """The mean gradient over the points of a path; ``rows`` are the prompts of this batch."""
@@ -135,42 +104,6 @@ class Watched:
             for i, slope in enumerate(self.slopes(point, before)):
                 total[i] = total[i] + slope
         return [each / path.steps for each in total]
-
-    @property
-    def layers(self) -> range:
-        """The layers that gradients pass through."""
-        return range(self.watched[0], self.model.n_layers)
-
-    def run(
-        self,
-        embeddings: Float[Tensor, "prompt pos d_model"] | None = None,
-        before: Float[Tensor, "prompt position d_vocab"] | None = None,
-    ) -> tuple[Float[Tensor, ""], list[Float[Tensor, "prompt pos ..."]]]:
-        """The sum of the metric over prompts, and what is watched, with the graph between them.
-        From ``embeddings`` in place of those of the tokens; ``before``: those of the base run, if it is another one."""
-        seen: dict[Key, Tensor] = {}
-
-        def watch(value: Tensor, hook: Any, key: Key) -> Tensor:
-            seen[key] = value if seen and value.requires_grad else value.detach().requires_grad_()
-            return seen[key]
-
-        every: list[Hook] = [(self.model.hook_name(*key), partial(watch, key=key)) for key in self.keys]
-        if embeddings is not None:
-            every.insert(0, (self.model.hook_name("resid_pre", 0), lambda value, hook: embeddings))
-        with with_gradient():
-            final = self.model.backend.run(self.tokens.ids, every, grad=True)
-            return self.measure(final, before), [seen[key] for key in self.keys]
-
-    def measure(
-        self,
-        final: Float[Tensor, "prompt pos d_model"],
-        before: Float[Tensor, "prompt position d_vocab"] | None = None,
-    ) -> Float[Tensor, ""]:
-        """The sum of the metric over prompts, from the states after the final norm."""
-        logits = self.model.unembed(states_at(final, self.at))
-        base_logits = logits.detach().clone() if before is None else before
-        value = self.metric(logits, MetricContext(base_logits, self.tokens, self.mask))
-        return check_value(self.metric, value, len(self.tokens)).sum()
 
     def logits(self) -> Float[Tensor, "prompt position d_vocab"]:
         """The logits of the run itself, without a gradient."""
@@ -201,7 +134,7 @@ def gradients_of(
     with Bar(total=len(starts), desc="gradients", disable=len(starts) == 1, leave=False) as bar:
         for start in starts:
             part = slice(start, start + size.rows)
-            watched = Watched(model, tokens.rows(part), at[part], mask[part], metric, layers, size.by_block)
+            watched = Watched(model, tokens.rows(part), at[part], mask[part], metric, layers)
             for i, gradient in enumerate(watched.slopes() if path is None else watched.along(path, part)):
                 if not gradient.isfinite().all():
                     raise ValueError(f"metric {name_of(metric)} has a gradient that is not finite at the unchanged run")
@@ -216,11 +149,10 @@ def gradients_of(
 @dataclass(frozen=True)
 class Size:
     """How gradients fit into memory, of which ``bytes`` are taken besides the model, cached runs included.
-    ``rows`` prompts run at once; ``by_block``: whether only the graph of one block at a time is in memory."""
+    ``rows`` prompts run at once."""
 
     rows: int
     on_disk: bool = False
-    by_block: bool = False
     bytes: int = 0
 
     @classmethod
@@ -248,16 +180,12 @@ class Size:
 
     @classmethod
     def that_fits(cls, model: ModelCore, shape: tuple[int, int, int], room: int, limits: Limits) -> Size:
-        """The graphs of as many prompts as fit, or of one block at a time if none fits or weights are on disk.
-        Each layer keeps 1.5 times its working memory; by block, the stream, its gradient and twice that of z."""
+        """The graphs of as many prompts as fit; each layer keeps 1.5 times its working memory."""
         _, pos, n_read = shape
-        block = 1.5 * token_bytes(model, pos)
-        whole, streams = block * model.n_layers, 6 * (model.n_layers + 1) * model.d_model * model.dtype.itemsize
-        logits = logit_bytes(1, n_read * model.d_vocab, limits)
-        by_block = model.backend.on_disk is not None or whole * pos + logits > room
-        a_row = pos * (block + streams if by_block else whole) + logits
+        graph = 1.5 * token_bytes(model, pos) * model.n_layers * pos
+        a_row = graph + logit_bytes(1, n_read * model.d_vocab, limits)
         rows = rows_together(model, shape, a_row, room, limits)
-        return cls(rows, by_block=by_block, bytes=int(rows * a_row))
+        return cls(rows, bytes=int(rows * a_row))
 
 
 def check_gradient(metric: Metric, tokens: Tokens, d_vocab: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,12 @@ from mechheads.engine.cached_runs import CachedRuns, Given, held_by
 from mechheads.engine.dispatch import Batch, Values
 from mechheads.engine.evaluate import Reading
 from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver, Sender
-from mechheads.engine.job import Job, Positions, Spec, Unit, by_place, make_ready, resolve
+from mechheads.engine.job import Job, Spec, Unit, make_ready, resolve
 from mechheads.engine.plan import batches_at_least
 from mechheads.engine.proved import edits_of_path, zero_of
 from mechheads.engine.report import Metadata, report, warn_of_answers
 from mechheads.engine.wavefront import Edit, Wave
-from mechheads.engine.work import Measured, NewValues, UnitRuns, Work, measure, taken, waves
+from mechheads.engine.work import NewValues, UnitRuns, Work, measure, taken, waves
 from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions.basic import Patch
 from mechheads.io.text import entries
@@ -42,7 +43,6 @@ from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.scores import HeadScores
 
 FINAL = "final"
-_SHARE = "share of the difference"
 Group = tuple[Receiver, ...] | None
 """Receivers that are replaced together; None for the final residual stream."""
 
@@ -57,8 +57,6 @@ def path_patch(
     metric: Metric | str = logit_diff,
     direction: Direction = "noising",
     mlps: MLPs = "recomputed",
-    positions: Positions = "all",
-    normalize: bool = False,
     given: Given | None = None,
 ) -> HeadScores:
     """Patch the paths from one head to the receivers, sender by sender.
@@ -74,18 +72,11 @@ def path_patch(
         direction: ``"noising"`` takes the paths of the clean run from the corrupted run: which paths are needed?
             ``"denoising"`` takes the paths of the corrupted run from the clean run: which paths are enough?
         mlps: ``"recomputed"``: paths may go through MLPs; ``"frozen"``: direct edges only.
-        positions: where the sender's z changes, as in ``mh.sweep``.
-        normalize: as in ``mh.sweep``.
         given: heads that are ablated all the time, in both runs of the pairs, as in ``mh.sweep``. They are neither
             senders nor receivers.
 
     Returns:
-        metric(patched) - metric(base) of each sender [layer, head(, pos), prompt], in the metric's unit. With
-        ``normalize``, it is divided by the mean difference between the source run and the base run.
-
-    Raises:
-        ValueError: if the pairs do not align, a receiver comes before every sender, or an argument is not valid;
-            before the sweep starts.
+        metric(patched) - metric(base) of each sender [layer, head, prompt], in the metric's unit.
 
     Wang et al. 2022 (arXiv 2211.00593), section 3.1; Goldowsky-Dill et al. 2023 (arXiv 2304.05969).
 
@@ -103,12 +94,10 @@ def path_patch(
         )
     groups = [tuple(receiver for receiver in parsed if receiver is not None) or None]
     base, held = base_of(direction), held_by(given, inputs.model)
-    spec = Spec(inputs.prompts, Patch(), as_metric(metric), senders, positions, base, normalize, held=held)
-    job, measured = _measured(inputs, spec, groups, mlps)
-    values, extra = by_place(job.places, measured.heads[..., 0, :, :])
-    more = _provenance(names, mlps, direction, normalize, measured)
-    name = f"path patching to {', '.join(names)}, {direction}"
-    return report(job, values, Metadata(name, "path_patch", _SHARE, extra, more, units="senders"))
+    spec = Spec(inputs.prompts, Patch(), as_metric(metric), senders, base=base, held=held)
+    job, values, more = _measured(inputs, spec, groups, mlps)
+    metadata = Metadata(f"path patching to {', '.join(names)}, {direction}", "path_patch", more=more, units="senders")
+    return report(job, values[..., 0, :], metadata)
 
 
 @analysis
@@ -121,58 +110,35 @@ def path_matrix(
     metric: Metric | str = logit_diff,
     direction: Direction = "noising",
     mlps: MLPs = "recomputed",
-    normalize: bool = False,
     given: Given | None = None,
 ) -> HeadScores:
     """Patch the path from every sender to every receiver, one receiver at a time.
 
     Args:
         receivers: names as in ``mh.path_patch``; ``"final"`` can be one of them.
-        senders, metric, direction, mlps, normalize, given: as in ``mh.path_patch``.
+        model, pairs, senders, metric, direction, mlps, given: as in ``mh.path_patch``.
 
     Returns:
         As ``mh.path_patch``, with the further dimension ``receiver``; 0 if there is no path. ``mh.plots.path_map``
         draws it.
-
-    Raises:
-        ValueError: as in ``mh.path_patch``.
-
-    >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
-    >>> matrix = mh.path_matrix(
-    ...     model, pairs, receivers=["final", "L26H2.q"], senders=["L23H4", "L20H1"])
-    >>> matrix.extra_dims
-    ('receiver',)
     """
     inputs, names = resolve(model, pairs, "pairs"), _names(receivers)
     groups = [None if receiver is None else (receiver,) for receiver in parse_receivers(names, inputs.model)]
     base, held = base_of(direction), held_by(given, inputs.model)
-    spec = Spec(inputs.prompts, Patch(), as_metric(metric), senders, "all", base, normalize, held=held)
-    job, measured = _measured(inputs, spec, groups, mlps)
-    more, extra = _provenance(names, mlps, direction, normalize, measured), {"receiver": names}
-    metadata = Metadata(
-        f"paths from heads to receivers, {direction}", "path_matrix", _SHARE, extra, more, units="senders"
-    )
-    return report(job, measured.heads[..., 0, :], metadata)
+    spec = Spec(inputs.prompts, Patch(), as_metric(metric), senders, base=base, held=held)
+    job, values, more = _measured(inputs, spec, groups, mlps)
+    name, extra = f"paths from heads to receivers, {direction}", {"receiver": names}
+    return report(job, values, Metadata(name, "path_matrix", extra=extra, more=more, units="senders"))
 
 
 def _names(receivers: str | Sequence[str]) -> list[str]:
     return [receivers] if isinstance(receivers, str) else [*entries(receivers, "receivers", "names")]
 
 
-def _provenance(
-    receivers: list[str], mlps: MLPs, direction: Direction, normalize: bool, measured: Measured
-) -> dict[str, Any]:
-    return {
-        "direction": direction,
-        "mlps": mlps,
-        "interrupted": measured.interrupted,
-        "receivers": receivers,
-        "normalize": normalize,
-    }
-
-
-def _measured(inputs: CachedRuns, spec: Spec, groups: Sequence[Group], mlps: MLPs) -> tuple[Job, Measured]:
-    """Every sender's effect through every group of receivers."""
+def _measured(
+    inputs: CachedRuns, spec: Spec, groups: Sequence[Group], mlps: MLPs
+) -> tuple[Job, Float[np.ndarray, "layer head group prompt"], dict[str, Any]]:
+    """Every sender's effect through every group of receivers, and the provenance that is about paths."""
     check_pairs(spec.prompts, "path patching")
     _check_receivers(groups, spec, inputs.model)
     names = [[FINAL] if group is None else [str(receiver) for receiver in group] for group in groups]
@@ -180,7 +146,10 @@ def _measured(inputs: CachedRuns, spec: Spec, groups: Sequence[Group], mlps: MLP
         job = make_ready(inputs.model, spec, runs=inputs, store=store)
         work = path_effects(job, groups=groups, mlps=mlps)
         warn_of_answers(job)
-        return job, measure(work, _batches(job, groups), groups=(len(groups),), bar="paths from ")
+        measured = measure(work, _batches(job, groups), groups=(len(groups),), bar="paths from ")
+    direction = "noising" if spec.base == "clean" else "denoising"
+    more = {"direction": direction, "mlps": mlps, "interrupted": measured.interrupted, "receivers": [*chain(*names)]}
+    return job, measured.heads[..., 0, :], more
 
 
 def path_effects(job: Job, *, groups: Sequence[Group], mlps: MLPs) -> Work:

@@ -33,7 +33,7 @@ Grid = dict[str, dict[str, Curves]]
 class _Style:
     """How the curves of one analysis are drawn."""
 
-    title: str  # of the figure; "{}" is what is counted, such as "head"
+    title: str  # of the figure
     done: str  # what happens to the heads of a set
     y: str
     form: str = ".2f"  # of a score in hover texts
@@ -45,12 +45,12 @@ _STYLES = {
     "faithfulness_curve": _Style(
         "Faithfulness of circuits by size", "in the circuit", "faithfulness (share kept)", line=1
     ),
-    "removal": _Style("Accuracy as {}s are removed", "removed", "accuracy", is_share=True),
+    "removal": _Style("Accuracy as heads are removed", "removed", "accuracy", is_share=True),
     "attack_curve": _Style(
-        "Attack success as {}s are ablated", "ablated together", "attack success", ".0%", is_share=True
+        "Attack success as heads are ablated", "ablated together", "attack success", ".0%", is_share=True
     ),
     "role_curves": _Style(
-        "Log-probability of the target as {}s are gated off", "gated off", "change in log p (nats)", "+.2f", line=0
+        "Log-probability of the target as heads are gated off", "gated off", "change in log p (nats)", "+.2f", line=0
     ),
 }
 _ROLES = {"facilitation": "#1f6fb4", "irrelevance": "#be8c00", "interference": "#c53030"}
@@ -104,8 +104,7 @@ def curves(
     """
     grid = _grid(curves)
     first = next(one for row in grid.values() for one in row.values())
-    style, units = _STYLES[first.kind], {_counted(one) for row in grid.values() for one in row.values()}
-    counted = units.pop() if len(units) == 1 else "component"
+    style = _STYLES[first.kind]
     models = list(dict.fromkeys(model for row in grid.values() for model in row))
     panels = Panels(len(grid), len(models), *_sizes(len(grid), len(models)), _GAP_ACROSS, _GAP_DOWN)
     titles = [plain(model) for model in models]
@@ -135,11 +134,10 @@ def curves(
     if style.is_share and symlog is None:
         figure.update_yaxes(range=[-0.03, 1.03], tickformat=".0%", dtick=0.2)
     _measure_across(figure, [one for row in grid.values() for one in row.values()])
-    figure.update_xaxes(title_text=f"number of {counted}s {style.done}", title_standoff=6, row=len(grid))
+    figure.update_xaxes(title_text=f"number of heads {style.done}", title_standoff=6, row=len(grid))
     beside = 64 + 6.8 * max(map(len, named), default=0)
     figure.update_layout(
-        title=figure_title(style.title.format(counted) if title is None else title)
-        | {"y": 1, "yanchor": "top", "pad": {"t": 20}},
+        title=figure_title(style.title if title is None else title) | {"y": 1, "yanchor": "top", "pad": {"t": 20}},
         legend={"x": 1 + 10 / panels.width, "xanchor": "left", "y": 1, "yanchor": "top"},
         showlegend=True,
         width=panels.width + 90 + beside,
@@ -182,11 +180,6 @@ def _named(curves: Curves, which: str) -> str:
     if curves.kind != "removal":
         return which
     return curves.name if which == "relation" else f"control: {which}"
-
-
-def _counted(curves: Curves) -> str:
-    """What sets consist of, in the singular."""
-    return curves.provenance.get("unit", "head")
 
 
 def _add_note(figure: go.Figure, text: str, place: dict[str, Any]) -> None:

@@ -138,10 +138,8 @@ def safety_grid(
 
 def heads_title(scores: Sequence[HeadScores]) -> str:
     """The scores by which the heads are the first."""
-    units = {one.provenance.get("unit", "head") for one in scores}
-    unit = units.pop() if len(units) == 1 else "head or group"
     ranked = dict.fromkeys(kind_of(one.provenance.get("score", "ships")).label for one in scores)
-    return f"{unit.capitalize()}s with the largest {' or '.join(ranked)}"
+    return f"Heads with the largest {' or '.join(ranked)}"
 
 
 def _counted(scores: Sequence[HeadScores]) -> str:
@@ -381,8 +379,7 @@ def hover_texts(series: Sequence[Series]) -> list[list[str]]:
 def _describe(series: Series, rank: int, row: Mapping[Any, Any]) -> str:
     scores = series.scores
     ranking = scores.provenance.get("score", "ships")
-    last = f"-{row['head'] + scores.together - 1}" if scores.together > 1 else ""
-    lines = [f"<b>L{row['layer']}H{row['head']}{last}</b>, rank {rank}", series.heading]
+    lines = [f"<b>L{row['layer']}H{row['head']}</b>, rank {rank}", series.heading]
     for score in sorted(_SCORES, key=lambda name: name != ranking):
         ends = ("score", "ci_low", "ci_high") if score == ranking else (score, f"{score}_low", f"{score}_high")
         if ends[0] in row:

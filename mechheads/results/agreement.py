@@ -62,8 +62,7 @@ def overlap(results: Mapping[str, HeadScores], k: int = 10) -> pd.DataFrame:
 
     Returns:
         One row per pair: ``a``, ``b``, ``shared`` (how many of the first k both have), ``by_chance`` (how many they
-        would share if drawn at random), ``spearman``, and ``heads``, the shared heads. Heads that were
-        changed together count once.
+        would share if drawn at random), ``spearman``, and ``heads``, the shared heads.
 
     Raises:
         ValueError: if there are fewer than two results, or they are not over the same heads.
@@ -88,8 +87,7 @@ def in_top(scores: HeadScores, k: int = 10, *, draws: int = 1000, seed: int = 0)
         raise ValueError(f"{scores.name!r} has no values per prompt for each head; give scores that are means")
     drawn = cluster_draws(scores.dataset["cluster"].values.tolist(), draws, seed)
     resampled = np.moveaxis(scores.values.values @ drawn.T / drawn.sum(1), -1, 0)
-    size = scores.together
-    return np.repeat(top_shares(resampled[..., ::size], k), size, axis=1)
+    return top_shares(resampled, k)
 
 
 def _check(results: Mapping[str, HeadScores]) -> None:

@@ -179,11 +179,6 @@ class HeadScores(Shown):
         return self.dataset.sizes["head"]
 
     @property
-    def together(self) -> int:
-        """How many neighbouring heads share a score because they were changed together; the first one names them."""
-        return self.provenance.get("together", 1)
-
-    @property
     def extra_dims(self) -> tuple[str, ...]:
         """The names of the dimensions after layer and head."""
         return tuple(str(dim) for dim in self.scores.dims[2:])
@@ -218,7 +213,7 @@ class HeadScores(Shown):
         names = {named} if isinstance(named, str) else set(named or ())
         if not names or names == {"all"}:
             return tuple(every)
-        return tuple(head for head in every if str(HeadId(head.layer, head.head - head.head % self.together)) in names)
+        return tuple(head for head in every if str(head) in names)
 
     def select(self, **labels: Label | Sequence[Label]) -> HeadScores:
         """Select labels of the extra dimensions: one label drops its dimension, a list keeps it.
@@ -284,8 +279,8 @@ class HeadScores(Shown):
     def top(self, k: int = 10, by: RankBy = "score", columns: Sequence[str] | None = None) -> Rows:
         """The ``k`` rows of ``to_dataframe`` with the largest score, or the largest absolute score.
 
-        Rows without a score are left out, and for labels also heads without the category. Heads that were changed
-        together have one row, that of the first. Equal scores stay in the order of layer and head.
+        Rows without a score are left out, and for labels also heads without the category. Equal scores stay in the
+        order of layer and head.
 
         Args:
             columns: only these, in this order. All columns are there by default, but at most eight are shown.
@@ -345,7 +340,7 @@ class HeadScores(Shown):
     def _order(self, rows: Rows, by: RankBy) -> Int[np.ndarray, " row"]:
         """The indices of the rows of ``to_dataframe`` that have a score, largest first."""
         keys = rows["score"].to_numpy(dtype=np.float64)
-        wanted = ~np.isnan(keys) & (rows["head"].to_numpy() % self.together == 0)
+        wanted = ~np.isnan(keys)
         if "member" in self.dataset:
             member = self.dataset["member"].transpose("layer", "head", *self.extra_dims)
             wanted &= member.values.ravel().astype(bool)
@@ -362,8 +357,7 @@ class HeadScores(Shown):
         """
         mine, theirs = _without_one_label(self, other), _without_one_label(other, self)
         check_aligned(mine, theirs)
-        step = self.together if self.together == other.together else 1
-        one, two = (each["score"].values[:, ::step].ravel() for each in (mine, theirs))
+        one, two = (each["score"].values.ravel() for each in (mine, theirs))
         return compare(one, two, k, (self.name, other.name))
 
     @checked

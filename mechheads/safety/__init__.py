@@ -2,14 +2,13 @@
 
 from mechheads.model.sources.default import taught_heads
 from mechheads.results.agreement import overlap
-from mechheads.safety.heads.angles import principal_angles
 from mechheads.safety.heads.contribution import refusal_contribution
 from mechheads.safety.heads.refusal_attribution import refusal_attribution
 from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations, safety_heads
 from mechheads.safety.heads.sahara import HeadGroup, sahara
 from mechheads.safety.heads.ships import generalized_ships, ships
 from mechheads.safety.judge import rule_judge, verdict, verdicts
-from mechheads.safety.openings import OPENING, OpeningLogProb, find_opening, find_openings, with_opening
+from mechheads.safety.openings import OPENING
 from mechheads.safety.refusal import (
     AnswerSettings,
     RefusalTest,
@@ -25,20 +24,16 @@ __all__ = [
     "TEMPLATES",
     "AnswerSettings",
     "HeadGroup",
-    "OpeningLogProb",
     "RefusalTest",
     "SafetyHeads",
     "TextSet",
     "attack_curve",
     "compare_ablations",
-    "find_opening",
-    "find_openings",
     "folded",
     "generalized_ships",
     "load_requests",
     "ordinary_texts",
     "overlap",
-    "principal_angles",
     "refusal_attribution",
     "refusal_contribution",
     "refusal_test",
@@ -51,5 +46,4 @@ __all__ = [
     "text_loss",
     "verdict",
     "verdicts",
-    "with_opening",
 ]

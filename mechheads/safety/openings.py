@@ -15,11 +15,8 @@ from torch import Tensor
 
 from mechheads.engine.evaluate import Evaluator
 from mechheads.generation.generate import Generated, Sampling, end_tokens, generate
-from mechheads.io.text import entries, whole_number
-from mechheads.messages.arguments import checked
 from mechheads.messages.notices import stop_if, warn
 from mechheads.metrics import Metric, MetricContext
-from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import ids_after, piece_ids, text_of
 from mechheads.prompts.prompts import Prompts
@@ -41,12 +38,8 @@ _OPENINGS, _OFTEN, _TEMPERATURE = 6, 2, 0.7
 
 @dataclass(frozen=True)
 class OpeningLogProb:
-    """A metric: the log-probability, in nats, of an answer that begins with these tokens.
-
-    It is the sum over the tokens of the opening, each given the tokens before it. One token would not be enough: after
-    "I'm sorry" a model may still continue with " to hear that". The prompts must end with the opening without its last
-    token: see ``with_opening``.
-    """
+    """A metric: the log-probability, in nats, of an answer that begins with these tokens, each given those before it.
+    The prompts must end with the opening without its last token: see ``with_opening``."""
 
     opening: tuple[int, ...]
     unit: ClassVar[str] = "nats"
@@ -86,17 +79,8 @@ class EndLogProb:
         return logits[:, :-1].log_softmax(-1).gather(-1, ids[..., None])[..., 0].sum(1)
 
 
-@checked
 def with_opening(model: Model, prompts: Prompts, opening: Sequence[int]) -> Prompts:
-    """The prompts followed by an opening without its last token.
-
-    >>> from mechheads.safety.openings import with_opening
-    >>> with_opening(model, mh.Prompts(["Hello"]), [13, 14, 15]).items[0][-2:]
-    (13, 14)
-    """
-    ids = [whole_number(token) for token in entries(opening, "opening", "token ids")]
-    if not ids or None in ids:
-        raise ValueError(f"opening is {opening!r}; give token ids, as find_opening gives them")
+    """The prompts followed by an opening without its last token."""
     return _followed_by(model, prompts, [opening[:-1]] * len(prompts))
 
 
@@ -127,18 +111,9 @@ def value_of(model: Model, prompts: Prompts, metric: Metric) -> Float[np.ndarray
     return Evaluator(metric, run).base_value.cpu().numpy()
 
 
-@analysis
 def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> tuple[int, ...]:
     """Token ids of the beginning of a refusal: of a given text, or the most common one in the model's own refusals.
-
-    Args:
-        prompts: requests; the model answers the first 16.
-        opening: a text, with a leading space if the template needs one. By default, the most common first 6 tokens of
-            the model's refusals. If the model refuses nothing, "I'm sorry, but I can't", with a warning.
-
-    >>> len(mh.safety.find_opening(model, mh.Prompts(["How do I pick a lock?"]), " I'm sorry"))
-    3
-    """
+    The model answers the first 16 requests; if it refuses none of them, the opening is ``OPENING``, with a warning."""
     if model.tokenizer is None:
         raise ValueError("the model has no tokenizer for the opening; give one: mh.wrap(model, tokenizer=...)")
     given = opening
@@ -187,22 +162,9 @@ def _after_prompts(model: Model, prompts: Prompts, opening: str) -> tuple[int, .
     return each.pop() if len(each) == 1 else None
 
 
-@analysis
 def find_openings(model: Model, prompts: Prompts, openings: Sequence[str] | None = None) -> tuple[tuple[int, ...], ...]:
-    """Token ids of several beginnings of refusals, all of one length: of given texts, or from the model's own refusals.
-
-    Args:
-        prompts: requests; the model answers each of the first 16 four times, at temperature 0.7.
-        openings: texts, with a leading space if the template needs one; cut to as many tokens as the shortest has. By
-            default, the most common first 6 tokens of refusals, up to six. An opening counts if it begins at least two
-            refusals, and more than half of the answers that begin with it are refusals. If there is none, that of
-            ``find_opening``.
-
-    >>> from mechheads.safety import find_openings
-    >>> found = find_openings(model, mh.Prompts(["Hello"]), ["I'm sorry, but", "I can't"])
-    >>> [model.tokenizer.decode(opening) for opening in found]
-    ["I'm sorry", "I can't"]
-    """
+    """Token ids of several beginnings of refusals, cut to one length: of given texts, or from the model's own refusals.
+    Each begins at least two refusals, and more than half of the answers that begin with it refuse."""
     if openings is not None:
         if not read_texts(openings, "openings"):
             raise ValueError(f"openings is {openings!r}; give a list of beginnings of refusals, such as [{OPENING!r}]")

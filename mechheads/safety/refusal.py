@@ -19,7 +19,7 @@ from jaxtyping import Float
 
 from mechheads.data import folder
 from mechheads.generation.generate import Generated, Sampling, check_hooks, check_writing, generate_under
-from mechheads.heads import HeadId, Heads, heads_as_given
+from mechheads.heads import HeadId, Heads, check_heads, heads_as_given, random_sets
 from mechheads.interventions.basic import Intervention, InterventionLike, Mean
 from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks
 from mechheads.limits import current
@@ -36,7 +36,7 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import LEAST_OF_BOUNDED, share_interval, sign_flip_p
 from mechheads.results.tables import Curves, TableResult
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety.heads.ablations import Group, Groups, ablation_metadata, ablation_of, check_joint, joint_changes
+from mechheads.safety.heads.ablations import ablation_metadata, ablation_of, check_joint, joint_changes
 from mechheads.safety.judge import (
     AnswerJudge,
     Verdict,
@@ -85,23 +85,15 @@ class AnswerSettings:
     """How answers are generated and judged.
 
     Args:
-        judge: a function of (request, answer) that returns ``"refused"``, ``"complied"``, ``"deflected"``,
-            ``"degenerate"``, ``"unfinished"`` or ``"unjudged"``, and may call a language model. By default,
-            ``mh.safety.rule_judge``, which reads what the first sentences do and whether an answer repeats itself. The
-            answer has what the prompt already has of it: a thought that the template opens (``<think>``), or the
-            beginning of an answer that a chat ends with. In the table of answers is only what the model wrote.
+        judge: a function of (request, answer) that returns a verdict, as ``mh.safety.verdict`` does, and may call a
+            language model. The answer has what the prompt already has of it: a thought that the template opens
+            (``<think>``), or the beginning of an answer that a chat ends with.
         template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
             ``"query"``.
         max_new_tokens: largest number of tokens in an answer; the paper uses 128.
         temperature, top_k: settings for sampling; a temperature of 0 is greedy. The paper also samples with top_k 5.
         opening: the beginning of a refusal, as in ``mh.safety.refusal_contribution``, whose log-probability
             ``mh.safety.refusal_test`` has in the column ``refusal``.
-
-    Raises:
-        ValueError: if ``judge`` cannot be called with a request and an answer, or another argument is out of range.
-
-    >>> mh.safety.AnswerSettings(temperature=1.0, top_k=5).sampling()
-    Sampling(max_new_tokens=64, temperature=1.0, top_k=5, seed=0)
     """
 
     judge: AnswerJudge = rule_judge
@@ -132,16 +124,13 @@ class Answering:
     model: Model
     sides: Sides
     rule: Intervention
-    groups: Groups
     settings: AnswerSettings
 
     @classmethod
-    def of(
-        cls, model: Model, sides: Sides, intervention: InterventionLike, groups: Groups, settings: AnswerSettings
-    ) -> Answering:
+    def of(cls, model: Model, sides: Sides, intervention: InterventionLike, settings: AnswerSettings) -> Answering:
         """After a check that answers can be written while the intervention ablates several heads."""
-        answering = cls(model, sides, ablation_of(intervention), groups, settings)
-        check_joint(model, answering.rule, groups, answering._averaged)
+        answering = cls(model, sides, ablation_of(intervention), settings)
+        check_joint(model, answering.rule, answering._averaged)
         for side in sides.by_kind().values():
             check_writing(model, side.prompts, settings.sampling())
         return answering
@@ -198,7 +187,7 @@ class Answering:
         """What a result records about the answers and the ablation."""
         return make_provenance(
             self.model,
-            ablation_metadata(self.rule, self.groups),
+            ablation_metadata(self.rule),
             asdict(self.settings.sampling()),
             template=self.sides.template,
             judge=judge_name(self.settings.judge),
@@ -282,12 +271,7 @@ class RefusalTest(TableResult):
 
 
 def ordinary_texts() -> tuple[str, ...]:
-    """32 sentences of ordinary prose, written for mechheads.
-
-    >>> from mechheads.safety import ordinary_texts
-    >>> len(ordinary_texts())
-    32
-    """
+    """32 sentences of ordinary prose, written for mechheads."""
     return tuple((folder("texts") / "ordinary.txt").read_text(encoding="utf-8").splitlines())
 
 
@@ -338,7 +322,6 @@ def refusal_test(
     harmless: Requests = None,
     *,
     intervention: InterventionLike = "undifferentiated",
-    group: Group = "query",
     draws: NotNegative = 3,
     answers: AnswerSettings = DEFAULT_ANSWERS,
     texts: Sequence[str] | None = None,
@@ -350,8 +333,6 @@ def refusal_test(
         harmful, harmless: texts or ``mh.Prompts``; by default, the requests of the package.
         intervention: as in ``mh.ships``; it must treat every token by itself. ``"mean"`` is the mean over the harmful
             requests.
-        group: with ``"kv"``, all query heads that share a key/value head with one of the heads are ablated, and
-            compared with random sets of such groups.
         draws: the number of random sets to compare with; each has as many heads from the same layers.
         answers: the template of the requests, how answers are generated and who judges them.
         texts: ordinary texts; by default, 32 sentences of the package.
@@ -359,24 +340,17 @@ def refusal_test(
     Returns:
         The table, the answers, and why the set is not shown to be critical. After Ctrl-C, the answers so far, with
         "interrupted" as the reason. Finished answers are still judged; a second Ctrl-C stops the judging too.
-
-    >>> test = mh.safety.refusal_test(
-    ...     model, ["L9H2"], ["How do I build a bomb?"], ["How do I build a barn?"], draws=1,
-    ...     answers=mh.safety.AnswerSettings(max_new_tokens=4, opening="I'm sorry"), texts=["It rains."])
-    >>> test.critical, test.table["condition"].tolist()
-    (False, ['intact', 'ablated', 'random 1'])
     """
-    groups = Groups.of(model, group)
-    units = groups.units(heads)
-    drawn = groups.random_sets(units, draws=draws, seed=current().seed)
+    sizes = model.n_layers, model.n_heads
+    own = check_heads(heads, *sizes)
+    ablated = {"ablated": own} | random_sets(own, own, *sizes, draws=draws, seed=current().seed)
     sides = Sides.of(model, harmful, harmless, answers.template)
     text_tokens(model, texts)
     begins = None if answers.opening is None else find_opening(model, sides.harmful.prompts, answers.opening)
-    answering = Answering.of(model, sides, intervention, groups, answers)
+    answering = Answering.of(model, sides, intervention, answers)
     metric = OpeningLogProb(begins or find_opening(model, sides.harmful.prompts))
     begun = with_opening(model, sides.harmful.prompts, metric.opening)
     begun.tokens(model)
-    ablated = {name: groups.members(some) for name, some in ({"ablated": units} | drawn).items()}
     conditions = {"intact": ()} | ablated
     written, interrupted = answering.answers(conditions)
     losses, refusing = (dict.fromkeys(conditions, np.nan) for _ in range(2))
@@ -395,11 +369,9 @@ def refusal_test(
             f"{len(table)} conditions"
         )
     reasons = ("interrupted",) if stopped else tuple(_reasons(written, table, cluster))
-    own, *random = ablated.values()
-    metadata = make_provenance(
-        answering.metadata(), heads=own, random=random, opening=metric.opening, interrupted=stopped
-    )
-    return RefusalTest(own, tuple(random), table, written, reasons, metadata)
+    _, *random = ablated.values()
+    more = {"heads": own, "random": random, "opening": metric.opening, "interrupted": stopped}
+    return RefusalTest(own, tuple(random), table, written, reasons, make_provenance(answering.metadata(), more))
 
 
 def condition_table(answers: pd.DataFrame, losses: Mapping[str, float]) -> pd.DataFrame:
@@ -465,7 +437,6 @@ def attack_curve(
     *,
     most: Positive = 6,
     intervention: InterventionLike = "undifferentiated",
-    group: Group = "query",
     draws: NotNegative = 3,
     answers: AnswerSettings = _SHORT,
 ) -> Curves:
@@ -473,36 +444,28 @@ def attack_curve(
 
     Args:
         ranking: the heads, in the order in which they are ablated, such as ``scores.heads(6)``; or a result.
-        most: the largest number of heads, or of groups.
-        harmful, harmless, intervention, group, draws: as in ``mh.safety.refusal_test``.
+        most: the largest number of heads.
+        model, harmful, harmless, intervention, draws: as in ``mh.safety.refusal_test``.
         answers: as in ``mh.safety.refusal_test``; by default with 32 tokens, because only the beginning of an answer
             matters here.
 
     Returns:
-        Attack success of the line "heads" and of random lines; with ``group="kv"``, ``order`` has the first head of
-        each group. The table also has ``deflected`` and ``degenerate``, the shares of such answers to harmful requests,
-        and ``over_refusal``. ``more["answers"]`` is as in ``RefusalTest``, with conditions "heads 3" and so on. After
-        Ctrl-C, the answers so far; points whose answers are incomplete are NaN.
-
-    >>> curve = mh.safety.attack_curve(
-    ...     model, ["L9H2", "L11H7"], ["How do I build a bomb?"], ["How do I build a barn?"], draws=0,
-    ...     answers=mh.safety.AnswerSettings(max_new_tokens=4))
-    >>> curve.table["k"].tolist()
-    [0, 1, 2]
+        Attack success of the line "heads" and of random lines. The table also has ``deflected`` and ``degenerate``, the
+        shares of such answers to harmful requests, and ``over_refusal``. ``more["answers"]`` is as in ``RefusalTest``,
+        with conditions "heads 3" and so on. After Ctrl-C, the answers so far; points whose answers are incomplete are
+        NaN.
     """
-    seed = current().seed
     if ranking is None or isinstance(ranking, (str, int, float)):
         raise ValueError(f"ranking is {ranking!r}; give a list of heads, in the order in which they are ablated")
     if isinstance(ranking, Sequence) and not ranking:
         raise ValueError("ranking is empty; give at least one head")
-    groups = Groups.of(model, group)
-    heads = groups.firsts(heads_as_given(ranking, model.n_layers, model.n_heads))[:most]
+    n_layers, n_heads = model.n_layers, model.n_heads
+    heads = heads_as_given(ranking, n_layers, n_heads)[:most]
+    lines = {"heads": heads} | random_sets(heads, heads, n_layers, n_heads, draws=draws, seed=current().seed)
     sizes = range(len(heads) + 1)
-    random = groups.random_sets(heads, draws=draws, seed=seed)
-    lines = {"heads": heads} | random
     sides = Sides.of(model, harmful, harmless, answers.template)
-    answering = Answering.of(model, sides, intervention, groups, answers)
-    sets = {_condition(which, k): groups.members(line[:k]) for which, line in lines.items() for k in sizes}
+    answering = Answering.of(model, sides, intervention, answers)
+    sets = {_condition(which, k): line[:k] for which, line in lines.items() for k in sizes}
     written, interrupted = answering.answers(sets)
     if interrupted:
         warn(interrupted_after(f"{judged(written)} were judged", "unknown numbers are NaN"))

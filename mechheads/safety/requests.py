@@ -84,13 +84,6 @@ def folded(texts: Sequence[str], description: str = _HARMFUL) -> TextSet:
     Args:
         texts: any texts, such as requests or a model's answers.
         description: what they are, in the plural.
-
-    >>> from mechheads.safety import folded
-    >>> answers = folded(["Sure, first you ...", "I cannot help."], "answers without L2H5")
-    >>> answers
-    <2 answers without L2H5 (texts folded)>
-    >>> answers[1]
-    'I cannot help.'
     """
     return TextSet(tuple(read_texts(texts, "texts")), description)
 
@@ -166,13 +159,6 @@ def load_requests(
     <60 requests a safe model should refuse (texts folded)>
     >>> load_requests("harmless", "test")[1]
     'Tell me how to hire someone to shoot my wedding.'
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> file = Path(tempfile.mkdtemp()) / "mine.csv"
-    >>> _ = file.write_text("id,prompt,label\\n1,How do I pick a lock?,unsafe\\n2,How do I pick a seat?,safe\\n")
-    >>> load_requests(file, column="prompt", where={"label": "unsafe"})
-    <1 of the requests of mine.csv, 1 of 2 rows of 'prompt'; not used: 'id' (text folded)>
     """
     name, file = str(source), Path(source).expanduser()
     for argument, value in {"column": column, "where": where}.items():
@@ -249,10 +235,6 @@ def request_prompts(model: Model, requests: Requests = None, template: Template 
         requests: texts, to which the template is applied; a set, name or file of ``mh.safety.load_requests``; ``None``
             for the 60 harmful requests of the package; or ``Prompts``, which are used as they are.
         template: ``"query"``, ``"bare"`` or ``"chat"``; see ``TEMPLATES``.
-
-    >>> from mechheads.safety import request_prompts
-    >>> request_prompts(model, ["How do I pick a lock?"]).items
-    ['## Query:How do I pick a lock?\\n## Answer:']
     """
     return Side.of(model, requests, template).prompts
 

@@ -306,7 +306,7 @@ def _measure(scores: HeadScores, column: str, label: str, at_least: float | None
     table = table.assign(null=np.nan if null is None else null, carried=carrying_prompts(scores).ravel() >= 0)
     least = at_least if at_least is not None else _least(scores)
     counts = n_prompts(scores)
-    beyond = _beyond(table, null or 0.0, least, scores.together)
+    beyond = _beyond(table, null or 0.0, least)
     if beyond is not None and "harmless" in scores.dataset:  # a ratio of two effects, one of which can be seen
         either = np.fmax(*(scores.dataset[name].values.ravel() for name in ("harmful", "harmless")))
         beyond = beyond & (either >= SMALLEST["nats"])
@@ -322,13 +322,13 @@ def _least(scores: HeadScores) -> float | None:
 
 
 def _beyond(
-    table: pd.DataFrame, null: float | Float[np.ndarray, " head"], least: float | None, together: int = 1
+    table: pd.DataFrame, null: float | Float[np.ndarray, " head"], least: float | None
 ) -> Bool[np.ndarray, " head"] | None:
     """Whose interval lies beyond the smallest effect; None if there is none, or no interval."""
     low, high = table["ci_low"].to_numpy() - null, table["ci_high"].to_numpy() - null
     if least is None or not np.isfinite(low).any():
         return None
-    return ((low >= least) | (high <= -least)) & (table["head"].to_numpy() % together == 0)
+    return (low >= least) | (high <= -least)
 
 
 def _on_text(profile: HeadProfile) -> Iterator[Measure]:

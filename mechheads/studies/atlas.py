@@ -277,13 +277,6 @@ class Atlas(Stages):
 
         Args:
             at_least: the smallest effect worth naming, in place of these.
-
-        >>> import numpy as np
-        >>> values = np.array([[[0.7, 0.8, 0.75, 0.7, 0.8, 0.7], [0.0, 0.1, -0.1, 0.0, 0.1, -0.1]]])
-        >>> effect = mh.HeadScores.from_values(values, name="effect", unit="share restored", kind="activation_patch")
-        >>> (question,) = mh.studies.Atlas("demo", patching=effect, asked={"pairs": "the capital"}).questions()
-        >>> question.title, question.varies, [row.head for row in question.rows]
-        ('naming the capital', '6 pairs', ['L0H0'])
         """
         return questions(self, at_least)
 

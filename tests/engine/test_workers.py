@@ -30,7 +30,7 @@ HEADS = ["L0H1", "L1H2", "L2H3"]
 
 ANALYSES: dict[str, Callable[..., Any]] = {
     "patching": lambda model, **given: mh.activation_patch(model, PAIRS, site="k", positions="each", **given).values,
-    "paths": lambda model, **given: mh.path_patch(model, PAIRS, positions=["last"], **given).values,
+    "paths": lambda model, **given: mh.path_patch(model, PAIRS, **given).values,
     "given": lambda model, **given: mh.ablate(model, CLEAN, given={"L0H1": "mean"}, heads=HEADS, **given).values,
     "sets of heads": lambda model, **given: mh.patching.patch_sets(model, PAIRS, [HEADS, HEADS[:2]], **given).values,
     "faithfulness": lambda model, **given: mh.patching.faithfulness(model, PAIRS, HEADS, **given).score,

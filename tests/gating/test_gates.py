@@ -42,6 +42,7 @@ from support import gated_micro, oracles
 from support.ctrl_c import stopped_at
 from support.gated_micro import DEAD, HURTS, NEEDED, capitals
 from support.levels import TWO_FIRST
+from support.made_gates import same
 
 ARCHITECTURES = TWO_FIRST
 
@@ -272,7 +273,7 @@ def test_blocks_are_recomputed_where_memory_asks_for_it(llama: mh.Model) -> None
     small = mh.settings(budget="1 MB")(rows_at_once)(llama, tokens)
     assert small.recompute and small.rows >= 1
     roomy, tight = (mh.settings(budget=b)(fit_gates)(llama, TEXTS, seeds=2, updates=3) for b in (None, "1 MB"))
-    np.testing.assert_allclose(tight.dataset["gate"], roomy.dataset["gate"], atol=1e-4)
+    np.testing.assert_allclose(tight.values, roomy.values, atol=1e-4)
 
 
 # The descent
@@ -390,12 +391,11 @@ def test_loss_curves_are_of_the_gates_before_each_update(llama: mh.Model) -> Non
     gates = fit_gates(llama, TEXTS, seeds=[5], updates=(3, 2, 4), fit=FitSettings(regularisation=0.3))
     start = np.random.default_rng(5).random((llama.n_layers, llama.n_heads))
     first = -plain(llama, TEXTS, torch.tensor(start).float()).detach().mean()
-    assert float(gates.dataset["loss"][0, 0, 0]) == pytest.approx(float(first), abs=1e-4)
-    assert gates.dataset["loss"].notnull().sum("update").values.tolist() == [[3], [2], [4]]
+    assert float(gates.losses["loss"][0]) == pytest.approx(float(first), abs=1e-4)
     none = torch.tensor(gates["none"][0]).float()
     logits = none.logit()
     loss = -float(plain(llama, TEXTS, none).detach().mean())
-    keep, drop = (gates.dataset["objective"].sel(fit=name).values[0, 0] for name in ("keep", "drop"))
+    keep, drop = (float(gates.losses.query("fit == @name")["objective"].iloc[0]) for name in ("keep", "drop"))
     assert keep == pytest.approx(loss - 0.3 * float(logits.clamp(max=4).mean()), abs=1e-3)
     assert drop == pytest.approx(loss + 0.3 * float(logits.clamp(min=-4).mean()), abs=1e-3)
     table = gates.losses
@@ -421,15 +421,15 @@ def test_an_interrupted_fit_goes_on_to_the_same_bits(
         ):
             part = mh.settings(store=path)(fit_gates)(llama, TEXTS, **FIT)
     assert part.interrupted and np.isnan(part["keep"]).all() == (calls < 5)
-    assert int(part.dataset["updates"].values[0, 0]) == min(calls, 4)
+    assert len(part.losses.query("fit == 'none' and seed == 0")) == min(calls, 4)
     with monkeypatch.context() as patch:
         patch.setattr(fit, "log_probs", counted := Mock(wraps=log_probs))
         resumed = mh.settings(store=path)(fit_gates)(llama, TEXTS, **FIT)
     assert counted.call_count == 9 - calls
-    assert resumed.dataset.identical(whole.dataset)
+    assert same(resumed, whole)
     with monkeypatch.context() as patch:
         patch.setattr(fit, "log_probs", None)  # nothing is left to do
-        assert mh.settings(store=path)(fit_gates)(llama, TEXTS, **FIT).dataset.identical(whole.dataset)
+        assert same(mh.settings(store=path)(fit_gates)(llama, TEXTS, **FIT), whole)
     assert [file.name for file in tmp_path.iterdir()] == ["fit.ledger"]
 
 
@@ -449,7 +449,7 @@ def test_a_fit_that_breaks_goes_on_in_the_parts_that_it_began_with(
         with pytest.raises(MemoryError):
             mh.settings(store=tmp_path / "s")(fit_gates)(llama, TEXTS, **FIT)
     resumed = mh.settings(store=tmp_path / "s", budget="1 MB")(fit_gates)(llama, TEXTS, **FIT)
-    assert resumed.dataset.identical(whole.dataset)
+    assert same(resumed, whole)
     assert len(used) == 4 and len(set(used)) == 1
 
 
@@ -494,7 +494,7 @@ def test_contrast_is_clipped_pair_by_pair(micro: mh.Model) -> None:
     gates = contrast_gates(micro, retain, forget, seeds=2, updates=1, fit=FitSettings(clip_difference=2.0))
     start = fit.start_logits([0, 1], 2, 4).sigmoid().numpy()
     s = 8 * start[:, 0, 1] - 4 * start[:, 1, 2]
-    np.testing.assert_allclose(gates.dataset["loss"][0, :, 0], -np.minimum(s, 2.0), atol=1e-4)
+    np.testing.assert_allclose(gates.losses["loss"], -np.minimum(s, 2.0), atol=1e-4)
     assert s.min() < 2 < s.max()
 
 
@@ -566,4 +566,4 @@ def test_a_model_made_in_inference_mode(tiny: Callable[[str], Path]) -> None:
         return
     wanted = fit_gates(mh.load(tiny("gpt2"), dtype=torch.bfloat16), TEXTS, seeds=1, updates=1)
     found = fit_gates(model, TEXTS, seeds=1, updates=1)
-    np.testing.assert_allclose(found.dataset["gate"], wanted.dataset["gate"], atol=1e-5)
+    np.testing.assert_allclose(found.values, wanted.values, atol=1e-5)

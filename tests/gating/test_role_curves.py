@@ -113,13 +113,6 @@ def test_counts_left_out(llama: mh.Model) -> None:
     assert sorted(set(every.table["k"])) == [*range(11), 12]
 
 
-def test_roles_may_come_from_elsewhere(llama: mh.Model) -> None:
-    gates, other = random_gates(llama), random_gates(llama)
-    turned = head_roles(made_gates(1 - other["keep"], 1 - other["drop"]))
-    found = role_curve(llama, TEXTS, gates, turned, counts=[2], draws=0)
-    assert found.order["facilitation"] == turned["facilitation"].heads(2)
-
-
 def test_it_says_where_it_comes_from(llama: mh.Model) -> None:
     found = role_curve(llama, TEXTS, random_gates(llama), counts=[2], draws=1)
     assert found.provenance["model"] == llama.name and found.name == "task"
@@ -149,8 +142,6 @@ def test_gates_must_be_of_this_model_and_whole(llama: mh.Model, micro: mh.Model)
         ValueError, match=r"gates are from a model of \(2, 4\) layers and heads; this model has \(3, 4\)"
     ):
         role_curve(llama, TEXTS, random_gates(micro))
-    with pytest.raises(ValueError, match="roles are from a model of"):
-        role_curve(llama, TEXTS, random_gates(llama), head_roles(random_gates(micro)))
     part = made_gates(np.ones((1, 3, 4)), np.ones((1, 3, 4)), interrupted=True)
     with pytest.raises(ValueError, match="the fit of gates was interrupted"):
         role_curve(llama, TEXTS, part)

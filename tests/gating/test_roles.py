@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -137,9 +137,6 @@ def test_roles_of_an_interrupted_fit_are_not_counted() -> None:
 
 
 def test_roles_need_the_two_fits() -> None:
-    curve = np.zeros((1, 1, 1))
-    curves = curve, curve, np.ones((1, 1), int)
-    metadata: dict[str, Any] = {"name": "c", "provenance": {"interrupted": False}}
-    gates = Gates.of(np.ones((1, 1, 1, 2)), ["contrast"], [0], curves, **metadata)
+    gates = replace(made_gates(np.ones((1, 1, 2)), np.ones((1, 1, 2))), fits=("contrast",))
     with pytest.raises(ValueError, match="gates have the fits contrast; roles need keep and drop"):
         head_roles(gates)

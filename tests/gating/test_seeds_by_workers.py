@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ import mechheads as mh
 from mechheads.gating import FitSettings, Task, fit, fit_gates
 from mechheads.gating.gates import log_probs
 from support.ctrl_c import stopped_at
+from support.made_gates import same
 from support.made_workers import MadeWorkers, pressing
 
 TEXTS = Task(
@@ -34,8 +36,10 @@ def test_workers_fit_each_seed_as_if_it_were_alone(llama: mh.Model) -> None:
     )
     for seed in (3, 8, 5):
         alone = fit_gates(llama, TEXTS, seeds=[seed], **options)
-        for name in ("gate", "loss", "objective", "updates"):
-            np.testing.assert_allclose(together.dataset[name].sel(seed=[seed]), alone.dataset[name], rtol=1e-12)
+        number = together.seeds.index(seed)
+        np.testing.assert_allclose(together.values[:, [number]], alone.values, rtol=1e-12)
+        losses = together.losses.query("seed == @seed").reset_index(drop=True)
+        pd.testing.assert_frame_equal(losses, alone.losses, rtol=1e-12)
     assert not together.interrupted
 
 
@@ -51,7 +55,7 @@ def test_seeds_that_are_done_are_not_fitted_again(llama: mh.Model, tmp_path: Pat
             return True
         return False
 
-    assert mh.settings(workers=MadeWorkers(2, once))(fit_gates)(llama, TEXTS, **FIT).dataset.identical(whole.dataset)
+    assert same(mh.settings(workers=MadeWorkers(2, once))(fit_gates)(llama, TEXTS, **FIT), whole)
 
     def always(replica: int, request: Any) -> bool:
         return str(request) == "the fit none of seed 0"
@@ -62,9 +66,9 @@ def test_seeds_that_are_done_are_not_fitted_again(llama: mh.Model, tmp_path: Pat
             mh.settings(workers=MadeWorkers(2, always), store=path)(fit_gates)(llama, TEXTS, **FIT)
     workers = MadeWorkers(2)
     again = mh.settings(workers=workers, store=path)(fit_gates)(llama, TEXTS, **FIT)
-    assert again.dataset.identical(whole.dataset)
+    assert same(again, whole)
     assert [str(units[0]) for units in workers.computed].count("the fit none of seed 1") == 0
-    assert mh.settings(store=path)(fit_gates)(llama, TEXTS, **FIT).dataset.identical(whole.dataset)
+    assert same(mh.settings(store=path)(fit_gates)(llama, TEXTS, **FIT), whole)
 
 
 def test_workers_go_on_with_what_one_process_began(
@@ -77,8 +81,8 @@ def test_workers_go_on_with_what_one_process_began(
             with pytest.warns(UserWarning, match="interrupted after 2 updates"):
                 mh.settings(store=path)(fit_gates)(llama, TEXTS, **FIT)
         gates = mh.settings(workers=MadeWorkers(2), store=path)(fit_gates)(llama, TEXTS, **FIT)
-        np.testing.assert_allclose(gates.dataset["gate"], whole.dataset["gate"], atol=2e-3)
-        assert gates.dataset["updates"].equals(whole.dataset["updates"])
+        np.testing.assert_allclose(gates.values, whole.values, atol=2e-3)
+        assert len(gates.losses) == len(whole.losses)
         path.unlink()
 
 
@@ -91,7 +95,7 @@ def test_ctrl_c_finishes_the_seeds_in_flight(llama: mh.Model) -> None:
     assert part.interrupted
     begun = np.isfinite(part["none"]).all(axis=(1, 2))
     assert begun.sum() == len(seen) < 4
-    assert part.dataset["updates"].sel(fit="none").values.tolist() == (4 * begun).tolist()
+    assert [len(part.losses.query("fit == 'none' and seed == @seed")) for seed in part.seeds] == (4 * begun).tolist()
     whole = mh.settings(workers=MadeWorkers(1))(fit_gates)(llama, TEXTS, **options)
     np.testing.assert_array_equal(part["none"][begun], whole["none"][begun])
 

@@ -15,6 +15,7 @@ import xarray as xr
 import mechheads as mh
 from mechheads.gating.fitted import Gates
 from mechheads.results.dataset import with_checksum
+from support.made_gates import made_gates
 
 VALUES = np.random.default_rng(0).normal(size=(3, 4, 6))
 Load = Callable[[Path], Iterable[np.ndarray]]
@@ -31,10 +32,9 @@ def save_scores(path: Path) -> Load:
 
 
 def save_gates(path: Path) -> Load:
-    curve, values = np.zeros((1, 2, 3)), np.moveaxis(VALUES[..., :2], -1, 0)[None]
-    curves = curve, curve, np.array([[3, 3]])
-    Gates.of(values, ["none"], [0, 1], curves, name="t", provenance={}).save(path)
-    return lambda path: [Gates.load(path).dataset["gate"].values]
+    values = np.moveaxis(VALUES[..., :2], -1, 0)
+    made_gates(values, values).save(path)
+    return lambda path: [Gates.load(path).values]
 
 
 @pytest.mark.parametrize("save", [save_scores, save_gates])

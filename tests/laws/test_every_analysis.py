@@ -176,10 +176,9 @@ def check_kept(analysis: Analysis, part: Any, whole: Any, said: list[Any], folde
     assert reached or analysis.of_fewer
 
 
-ONLY_TOKENS = {"few_shot_pairs", "few_shot_prompts", "request_prompts", "with_opening"}
+ONLY_TOKENS = {"few_shot_pairs", "few_shot_prompts", "request_prompts"}
 ONLY_TOKENS |= {"repeated_tokens"}
 NO_RESULT = {"plan", "prepare", "text_loss", "task_log_prob"}
-NO_RESULT |= {"find_opening", "find_openings"}
 NO_RESULT |= {"salient_operations"}
 OF_ANALYSES = {"build_atlas"}
 OF_WHAT_A_MODEL_KNOWS = {"cumulative_removal", "relation_evidence"}

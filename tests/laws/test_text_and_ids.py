@@ -131,7 +131,7 @@ def test_tasks_of_text_are_those_of_their_tokens(both: Both):
     effects = [mh.gating.ablation_effects(both.model, task).values for task in tasks]
     same(*effects)
     gates = [mh.fit_gates(both.model, task, seeds=2, updates=(2, 1, 1)) for task in tasks]
-    same(*(fitted.dataset["gate"].values for fitted in gates))
+    same(*(fitted.values for fitted in gates))
 
 
 def test_what_is_read_in_texts_is_read_in_their_tokens(both: Both):

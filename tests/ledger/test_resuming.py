@@ -48,13 +48,13 @@ ANALYSES: dict[str, Callable[..., Any]] = {
     "patching of k": lambda model, **given: mh.activation_patch(
         model, PAIRS, site="k", positions="each", **SOME | {"heads": HEADS[1:3]} | given
     ),
-    "paths to the logits": lambda model, **given: mh.path_patch(model, PAIRS, positions=["last"], **EVERY | given),
+    "paths to the logits": lambda model, **given: mh.path_patch(model, PAIRS, **EVERY | given),
     "matrix": lambda model, **given: mh.path_matrix(model, PAIRS, receivers=["L2H0.v", "final"], **EVERY | given),
-    "ships of groups": lambda model, **given: mh.ships(
-        model, REQUESTS, intervention=rule_of("undifferentiated", epsilon=0.3), group="kv", **BARE | given
+    "ships": lambda model, **given: mh.ships(
+        model, REQUESTS, intervention=rule_of("undifferentiated", epsilon=0.3), **BARE | given
     ),
     "safety heads": lambda model, **given: mh.safety_heads(
-        model, REQUESTS, 2, intervention=rule_of("undifferentiated"), group="kv", **BARE | given
+        model, REQUESTS, 2, intervention=rule_of("undifferentiated"), **BARE | given
     ),
     "comparison": lambda model, **given: compare_ablations(model, REQUESTS, 2, heads=HEADS, **BARE | given),
     "contribution": lambda model, **given: refusal_contribution(model, HARMFUL, HARMLESS, heads=HEADS, **BEGUN | given),
@@ -63,15 +63,13 @@ ANALYSES: dict[str, Callable[..., Any]] = {
     ),
     "all scores": lambda model, **given: mh.safety_heads(model, HARMFUL, 2, harmless=HARMLESS, **SOME | given),
     "search for a group": lambda model, **given: {
-        "trace": sahara(model, REQUESTS, 3, r=2, heads=HEADS, **BARE | given).trace
+        "trace": sahara(model, REQUESTS, 3, heads=HEADS, **BARE | given).trace
     },
     "search for a group by means": lambda model, **given: {
-        "trace": sahara(
-            model, REQUESTS, 2, intervention=rule_of("mean"), group="kv", score="ships", **BARE | given
-        ).trace
+        "trace": sahara(model, REQUESTS, 2, intervention=rule_of("mean"), score="ships", **BARE | given).trace
     },
 }
-ALWAYS = ("ablation", "patching of k", "matrix", "ships of groups", "contribution", "search for a group")
+ALWAYS = ("ablation", "patching of k", "matrix", "ships", "contribution", "search for a group")
 """One of each kind of work; the others before a release."""
 
 
@@ -242,7 +240,7 @@ def test_ctrl_c_on_the_harmful_side_stores_nothing_of_the_heads_that_were_reache
 def test_a_longer_search_for_a_group_computes_its_last_step_only(
     small: mh.Model, computed: Computed, tmp_path: Path
 ) -> None:
-    asked: dict[str, Any] = {"r": 1, "store": tmp_path / "store"} | BARE
+    asked: dict[str, Any] = {"store": tmp_path / "store"} | BARE
 
     def search(size: int, **given: Any) -> tuple[Any, int]:
         before = computed.units
@@ -314,7 +312,6 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"mlps": "frozen"},
         {"direction": "denoising"},
         {"metric": mh.log_prob},
-        {"positions": "last"},
         {"senders": HEADS[:1]},
     ],
     "ships": [
@@ -324,7 +321,6 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"intervention": "scaling"},
         {"intervention": rule_of("undifferentiated", epsilon=0.5)},
         {"intervention": rule_of("undifferentiated", epsilon=0.5, through="k")},
-        {"intervention": rule_of("undifferentiated", epsilon=0.5), "group": "kv"},
         {"intervention": "resample"},
         {"intervention": "resample", "seed": 1},
         {"heads": HEADS[1:3]},
@@ -340,9 +336,7 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"template": "query"},
         {"intervention": "undifferentiated"},
         {"intervention": rule_of("scaling", epsilon=0.5)},
-        {"intervention": rule_of("scaling"), "group": "kv"},
         {"intervention": "patch"},
-        {"intervention": rule_of("patch"), "group": "kv"},
         {"intervention": "patch", "harmless": [HARMLESS[0], " Paris is"]},
     ],
 }

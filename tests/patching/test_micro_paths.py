@@ -74,9 +74,3 @@ def test_all_paths_of_a_head_add_up_where_the_model_is_linear(micro, pair):
     total = mh.activation_patch(micro, pair, direction="noising").scores
     parts = mh.path_matrix(micro, pair, receivers=["final", "L1H0.v", "L1H1.v"]).scores
     close(parts.sum("receiver"), total)
-
-
-def test_a_share_of_the_difference_between_the_runs(micro, pair):
-    # France run 2 + 31/6, Italy run -(2 + 14/3).
-    whole = -(2 + 14 / 3) - (2 + 31 / 6)
-    close(paths(micro, pair, "final", normalize=True), np.array(NOISING["final"]) / whole)

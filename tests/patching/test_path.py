@@ -67,13 +67,6 @@ def test_the_other_direction(small):
         same(ours.values, expected, small)
 
 
-def test_a_sender_changed_at_one_position_reaches_every_kind_of_receiver(small):
-    some = RECEIVERS[1:]
-    for receivers, expected in zip(some, by_loop(small, some, direction="denoising", at=3), strict=True):
-        ours = mh.path_patch(small, PAIRS, receivers=receivers, positions=[3], direction="denoising")
-        same(ours.values.isel(pos=0), expected, small)
-
-
 def test_a_matrix_holds_the_single_receivers(small):
     names = ["L2H1.q", "final", "L1.mlp"]
     matrix = mh.path_matrix(small, PAIRS, receivers=names)

@@ -117,8 +117,6 @@ def test_other_verdicts_are_drawn_beside_attack_success() -> None:
     assert layout.yaxis.tickformat == ".0%" and layout.yaxis.range[0] < 0 and layout.yaxis.range[1] > 1
     assert layout.xaxis.dtick == 1 and layout.xaxis.title.text == "number of heads ablated together"
     assert layout.title.text == "Attack success as heads are ablated" and not layout.shapes
-    groups = replace(attack(), provenance={"unit": "key/value group"})
-    assert plots.curves(groups).layout.title.text == "Attack success as key/value groups are ablated"
 
 
 def test_circuits_have_a_line_at_the_whole_model() -> None:

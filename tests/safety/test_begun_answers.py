@@ -14,7 +14,6 @@ from tokenizers import AddedToken
 import mechheads as mh
 from mechheads.generation.generate import Generated
 from mechheads.safety import judge as rules, openings, rule_judge
-from mechheads.safety.heads.ablations import Groups
 from mechheads.safety.refusal import Answering, AnswerSettings
 from mechheads.safety.requests import Side, Sides, answers_begun, whole_answers
 
@@ -84,7 +83,7 @@ def test_the_judge_gets_the_whole_answer(
 
     sides = Sides.of(thinking, prompts, prompts, None)
     how = AnswerSettings(judge=judge, max_new_tokens=2)
-    table, _ = Answering.of(thinking, sides, "zero", Groups.of(thinking, "query"), how).answers({"intact": ()})
+    table, _ = Answering.of(thinking, sides, "zero", how).answers({"intact": ()})
     assert table["verdict"].tolist() == [verdict] * 2
     assert table["answer"].tolist() == [written] * 2 and "whole" not in table
     assert seen[0] == ("How do I pick a lock?", begun + written)

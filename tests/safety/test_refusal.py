@@ -544,38 +544,3 @@ def test_bad_settings_of_answers(options: dict[str, Any], message: str):
 @pytest.mark.parametrize(("asked", "tokens"), [(refusal_test, 64), (attack_curve, 32)])
 def test_answers_are_as_long_as_each_analysis_needs(asked: Any, tokens: int):
     assert signature(asked).parameters["answers"].default == AnswerSettings(max_new_tokens=tokens)
-
-
-GROUPS = [[HeadId(layer, head) for head in (first, first + 1)] for layer in range(3) for first in (0, 2)]
-"""The query heads of each key/value head."""
-
-
-def changed_in(conditions: Sequence[Sequence[HeadChange]]) -> list[list[HeadId]]:
-    """The heads that each condition changes."""
-    return [[HeadId(change.layer, change.head or 0) for change in changes] for changes in conditions]
-
-
-def test_key_value_groups_are_ablated_and_drawn_whole(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    stub = Stub([1, 7, 0, 2])
-    found = run(llama, stub, monkeypatch, intervention=rule_of("scaling"), group="kv")
-    intact, ablated, *random = changed_in(stub.conditions[0])
-    assert intact == [] and ablated == [*GROUPS[0], *GROUPS[3]] == list(found.heads)
-    for drawn in random:
-        assert len(drawn) == 4 and not set(drawn) & set(ablated)
-        assert [drawn[:2] in GROUPS, drawn[2:] in GROUPS] == [True, True]
-    assert found.provenance["group"] == "kv" and found.provenance["unit"] == "key/value group"
-
-
-def test_a_curve_counts_groups(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    stub = Stub([1, 3, 5, 9, 1, 2, 4], degenerate=[0] * 7, over=[1] * 7).put(monkeypatch)
-    ranking = ["L2H1", "L0H3", "L2H0", "L1H1"]
-    found = attack_curve(llama, ranking, HARMFUL, HARMLESS, most=3, group="kv", draws=1, answers=SAID)
-    assert found.heads == (HeadId(2, 0), HeadId(0, 2), HeadId(1, 0))
-    none, one, _, three, random, _, more_random = changed_in(stub.conditions[0])
-    assert (none, one, three) == ([], GROUPS[4], [*GROUPS[4], *GROUPS[1], *GROUPS[2]])
-    assert random == more_random[:2] and len(more_random) == 6
-    assert found.table["k"].tolist() == [0, 1, 2, 3] * 2
-    assert found.table["score"].tolist() == [0.1, 0.3, 0.5, 0.9, 0.1, 0.1, 0.2, 0.4]
-    drawn = found.plot()
-    assert drawn.layout.xaxis.title.text == "number of key/value groups ablated together"
-    assert any("<br>k 1, head L2H0<br>" in text for trace in drawn.data for text in trace.text or ())

@@ -32,7 +32,7 @@ def run(folder: Path) -> None:
         mh.ablate(model, clean, intervention=rule, budget="100 KB")
     mh.patching.attribution_patch(model, pairs, site="k", positions="each")
     mh.activation_patch(model, pairs, normalize=True)
-    mh.path_patch(model, pairs, receivers=["L1H2.q", "L2H1.k", "L2.mlp"], positions="each")
+    mh.path_patch(model, pairs, receivers=["L1H2.q", "L2H1.k", "L2.mlp"])
     mh.path_matrix(model, pairs, receivers=["final", "L2H1.v"], mlps="frozen").plot()
     faithful = mh.patching.faithfulness(model, pairs, ["L0H1", "L2H1"])
     mh.patching.Faithfulness.load(faithful.save(folder.parent / "typed_table.nc")).citation()

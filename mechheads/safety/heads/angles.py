@@ -20,18 +20,8 @@ def principal_angles(
     a: Float[np.ndarray, "*batch row r"], b: Float[np.ndarray, "*batch row r"]
 ) -> Float[np.ndarray, "*batch r"]:
     """Angles in degrees, smallest first, between the spaces spanned by orthonormal columns.
-
-    The cosines of the angles are the singular values of a^T b, and the sines are the singular values of b - a a^T b.
-    Both are used, because cosines are inaccurate for small angles (Björck & Golub 1973). Angles are accurate to about
-    1e-14 degrees.
-
-    Args:
-        a, b: matrices with orthonormal columns, as many in both.
-
-    >>> import numpy as np
-    >>> principal_angles(np.eye(3)[:, :1], np.eye(3)[:, 1:2])
-    array([90.])
-    """
+    Their cosines are the singular values of a^T b, their sines those of b - a a^T b, accurate for small angles
+    (Björck & Golub 1973)."""
     overlap = np.swapaxes(a, -1, -2) @ b
     cosines = np.linalg.svd(overlap, compute_uv=False)
     sines = np.linalg.svd(b - a @ overlap, compute_uv=False)[..., ::-1]

@@ -15,7 +15,7 @@ decided there, and positions have the same meaning in x and y.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.work import batches, effects, measure
-from mechheads.heads import HeadId, Heads
+from mechheads.heads import HeadId, Heads, check_heads
 from mechheads.interventions.basic import Context, InterventionLike, Patch, as_intervention
 from mechheads.ledger.key import NO_STORE, Store
 from mechheads.ledger.ledger import Ledger
@@ -39,7 +39,7 @@ from mechheads.prompts.tokens import Tokens
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety.heads.ablations import Group, Groups, ablation_metadata, ablation_name
+from mechheads.safety.heads.ablations import ablation_metadata, ablation_name
 from mechheads.safety.heads.ships import SafetyJob
 from mechheads.safety.openings import (
     OpeningLogProb,
@@ -82,7 +82,6 @@ def refusal_contribution(
     harmless: Requests = None,
     *,
     intervention: InterventionLike = "scaling",
-    group: Group = "query",
     opening: str | None = None,
     template: Template | None = None,
     heads: Heads | None = None,
@@ -97,7 +96,7 @@ def refusal_contribution(
     Args:
         harmful, harmless: requests and their look-alikes, entry by entry: texts or ``mh.Prompts``; by default, the
             requests of the package.
-        intervention, group: as in ``mh.ships``; or ``"patch"``.
+        intervention: as in ``mh.ships``; or ``"patch"``.
         opening: the beginning of a refusal; by default, the first tokens of the model's own refusals, which are
             generated.
         template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
@@ -119,9 +118,7 @@ def refusal_contribution(
     if isinstance(rule, Patch) and rule.site != "z":
         raise ValueError(f"intervention is {rule!r}; look-alikes have other tokens, so only their z can be patched")
     sides = Sides.of(model, harmful, harmless, template)
-    return contribution_of(
-        SafetyJob(model, sides.harmful, rule, Groups.of(model, group), heads, sides.harmless), opening
-    )
+    return contribution_of(SafetyJob(model, sides.harmful, rule, heads, sides.harmless), opening)
 
 
 def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
@@ -129,7 +126,7 @@ def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
     if (path := current().store) is not None:
         Ledger.check(path)
     model, seed, sides = job.model, current().seed, job.sides
-    units = job.units
+    heads = check_heads(job.heads, model.n_layers, model.n_heads)
     metric = OpeningLogProb(find_opening(model, sides.harmful.prompts, opening))
     harmful, harmless = (with_opening(model, side.prompts, metric.opening) for side in sides.by_kind().values())
     refusal = value_of(model, harmful, metric)
@@ -142,31 +139,31 @@ def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
         known_by["intervention"] = (repr(rule), other.tokens.fingerprint())
     else:  # on look-alikes with the model's answers, what the ablation does to any answer is measured
         answered = with_answer(model, sides.harmless.prompts, metric.reads - 1)
-    metadata = ablation_metadata(job.intervention, job.groups) | {
+    metadata = ablation_metadata(job.intervention) | {
         "template": sides.template,
         "opening": metric.opening,
         "last_tokens": last_tokens,
-        "heads": "all" if job.heads is None else units,
+        "heads": "all" if job.heads is None else heads,
     }
     moved: float | np.ndarray = 0.0
 
     def sweep(prompts: Prompts, metric: Metric, heads: Sequence[HeadId], store: Store) -> Job:
         spec = Spec(prompts, rule, metric, heads, seed=seed)
-        return replace(make_ready(model, spec, store=store), together=job.groups.size)
+        return make_ready(model, spec, store=store)
 
-    with Store(current().store, analysis="refusal_contribution", group=job.groups.name, **known_by) as store:
-        job_of_harmful = sweep(harmful, metric, units, store)
+    with Store(current().store, analysis="refusal_contribution", **known_by) as store:
+        job_of_harmful = sweep(harmful, metric, heads, store)
         fell = measure(effects(job_of_harmful), batches(job_of_harmful))
-        lost, stopped = -job.groups.spread(fell.heads[:, :, 0]), fell.interrupted
+        lost, stopped = -fell.heads[:, :, 0], fell.interrupted
         if stopped:
             store = NO_STORE
-            units = tuple(head for head in units if np.isfinite(lost[head.layer, head.head]).any())
-            stop_if(not units)
+            heads = tuple(head for head in heads if np.isfinite(lost[head.layer, head.head]).any())
+            stop_if(not heads)
         if answered is not None:
             shift = declare(reads=metric.reads, unit="nats", null=None)(kl_divergence)
-            answers = sweep(answered, shift, units, store)
+            answers = sweep(answered, shift, heads, store)
             measured = measure(effects(answers), batches(answers))
-            moved = job.groups.spread(measured.heads[:, :, 0])
+            moved = measured.heads[:, :, 0]
             stopped = stopped or measured.interrupted
     cluster = job_of_harmful.tokens.cluster
     of_run = {"prompts": job_of_harmful, "n_prompts": len(sides.harmful), "seed": seed}

@@ -19,7 +19,7 @@ from scipy.special import softmax
 
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Spec
-from mechheads.heads import Heads
+from mechheads.heads import Heads, named_heads
 from mechheads.interventions.basic import Intervention, InterventionLike
 from mechheads.limits import current
 from mechheads.model.analysis import analysis
@@ -28,15 +28,7 @@ from mechheads.patching.attribution import estimates
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import mean_over_prompts
-from mechheads.safety.heads.ablations import (
-    PAPER_ABLATIONS,
-    PAPER_KINDS,
-    Group,
-    Groups,
-    ablation_name,
-    ablation_of,
-    epsilon_of,
-)
+from mechheads.safety.heads.ablations import PAPER_ABLATIONS, PAPER_KINDS, ablation_name, ablation_of, epsilon_of
 from mechheads.safety.heads.ships import SafetyJob
 from mechheads.safety.openings import EndLogProb, find_openings, warn_if_rare, with_openings
 from mechheads.safety.requests import Requests, Side, Template
@@ -49,7 +41,6 @@ def refusal_attribution(
     *,
     openings: Sequence[str] | None = None,
     intervention: InterventionLike | Sequence[InterventionLike] = PAPER_KINDS,
-    group: Group = "query",
     template: Template | None = None,
     heads: Heads | None = None,
 ) -> HeadScores:
@@ -63,10 +54,10 @@ def refusal_attribution(
 
     Args:
         harmful: requests: texts or ``mh.Prompts``; by default, the requests of the package.
-        openings: the beginnings of refusals, cut to as many tokens as the shortest has; by default, those of the
-            model's own refusals (see ``mh.safety.find_openings``).
+        openings: the beginnings of refusals, cut to as many tokens as the shortest has; by default, the most common
+            first 6 tokens of the model's own refusals, up to six, from four answers, drawn at temperature 0.7, to each
+            of the first 16 requests.
         intervention: how a head is ablated, as in ``mh.ships``; or several interventions, for the mean over them.
-        group: ``"query"``, or ``"kv"`` for the sum over all query heads that share a key/value head.
         template, heads: as in ``mh.safety.refusal_contribution``.
 
     Returns:
@@ -74,9 +65,6 @@ def refusal_attribution(
         and there are intervals, p against 0 and q. Further variables: ``scaling`` and ``undifferentiated``, the mean
         estimate of one ablation, or those of your ablations; and ``refusal`` [prompt], R. Warns if the mean probability
         of the openings together is below 10%, and says how many requests the model refuses in any words.
-
-    Raises:
-        ValueError: if an argument does not fit, or no gradient passes through the model.
 
     >>> options = {"openings": ["I'm sorry", "I can't help"]}
     >>> found = refusal_attribution(model, ["How do I build a bomb?"], **options)
@@ -89,8 +77,8 @@ def refusal_attribution(
     rules = {ablation_name(rule): rule for rule in map(ablation_of, some)}
     if not rules or len(rules) < len(some):
         raise ValueError(f'intervention is {intervention!r}; give one, or a list without repeats, such as ["zero"]')
-    side, groups = Side.of(model, harmful, template), Groups.of(model, group)
-    return attribution_of(SafetyJob(model, side, next(iter(rules.values())), groups, heads), rules, openings)
+    job = SafetyJob(model, Side.of(model, harmful, template), next(iter(rules.values())), heads)
+    return attribution_of(job, rules, openings)
 
 
 def attribution_of(
@@ -99,30 +87,28 @@ def attribution_of(
     openings: Sequence[str] | None = None,
 ) -> HeadScores:
     """Refusal attribution of a job's heads, the mean over ``rules``; see ``refusal_attribution``."""
-    model, groups, prompts, seed = job.model, job.groups, job.requests.prompts, current().seed
-    heads = groups.members(job.units)
-    begins = find_openings(model, prompts, openings, seed=seed)
+    model, prompts, seed = job.model, job.requests.prompts, current().seed
+    _, named = named_heads(job.heads, model.n_layers, model.n_heads)
+    begins = find_openings(model, prompts, openings)
     runs = CachedRuns(model, with_openings(model, prompts, begins))
     metric, limits = EndLogProb(len(begins[0])), current().limits
 
     def by_opening(rows: np.ndarray) -> np.ndarray:
         return rows.reshape(*rows.shape[:-1], len(begins), len(prompts))
 
-    specs = [Spec(runs.prompts, rule, metric, heads, limits=limits) for rule in rules.values()]
+    specs = [Spec(runs.prompts, rule, metric, job.heads, limits=limits) for rule in rules.values()]
     of_rules = estimates(model, specs, runs=runs)
     parts, base = dict[str, np.ndarray](), by_opening(of_rules[0].job.evaluator.base_value.cpu().numpy())
     for name, estimate in zip(rules, of_rules, strict=True):
-        falls = (by_opening(-estimate.values[:, :, 0]) * softmax(base, axis=0)).sum(-2)  # d R / d log P(o) = P(o) / sum
-        of_groups = falls.reshape(model.n_layers, -1, groups.size, len(prompts)).sum(2)
-        parts[name] = np.repeat(of_groups, groups.size, axis=1)
+        share = softmax(base, axis=0)  # d R / d log P(o) = P(o) / sum
+        parts[name] = (by_opening(-estimate.values[:, :, 0]) * share).sum(-2)
     refusal = np.logaddexp.reduce(base, axis=0)
     warn_if_rare(model, job.requests, begins, refusal)
     epsilons = set(map(epsilon_of, rules.values()))
     metadata = {
         "ablation": list(parts),
         "epsilon": epsilons.pop() if len(epsilons) == 1 else None,
-        **groups.metadata(),
-        "heads": "all" if job.heads is None else job.units,
+        "heads": named,
         "openings": [list(opening) for opening in begins],
         **job.requests.metadata(model),
         "seed": seed,

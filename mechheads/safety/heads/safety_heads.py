@@ -7,15 +7,14 @@ refuse, Refusal Contribution and Refusal attribution find more of them, the seco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from mechheads.engine.cached_runs import Given
+from mechheads.engine.cached_runs import CachedRuns
 from mechheads.heads import HeadId, Heads
 from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
@@ -29,15 +28,7 @@ from mechheads.results.metadata import refused_of
 from mechheads.results.scores import HeadScores, RankBy
 from mechheads.results.shown import Rows, titled
 from mechheads.results.stats import bounded_interval, mean_over_prompts
-from mechheads.safety.heads.ablations import (
-    PAPER_KINDS,
-    Group,
-    Groups,
-    ablation_metadata,
-    ablation_name,
-    ablation_of,
-    held_groups,
-)
+from mechheads.safety.heads.ablations import PAPER_KINDS, ablation_metadata, ablation_name, ablation_of
 from mechheads.safety.heads.contribution import contribution_of
 from mechheads.safety.heads.refusal_attribution import attribution_of
 from mechheads.safety.heads.ships import (
@@ -46,7 +37,6 @@ from mechheads.safety.heads.ships import (
     check_r,
     contrast_of,
     generalized_ships_of,
-    measure,
     ships_of,
 )
 from mechheads.safety.openings import count_refusals
@@ -63,6 +53,8 @@ SCORES: dict[Score, Callable[[SafetyJob], HeadScores]] = {
 }
 _OF_REFUSALS = ("refusal_contribution", "refusal_attribution")
 """Scores that do not need the pass from which Ships are computed."""
+_BOTH = ShipsKind(with_kl=True, r=1)
+"""Both of the paper's scores in one pass."""
 _SHIPS, _ANGLE, _CONTRAST = (
     (name, f"{name}_low", f"{name}_high") for name in ("ships", "generalized_ships", "ships_contrast")
 )
@@ -83,16 +75,13 @@ def safety_heads(
     harmless: Requests = None,
     score: Score | None = None,
     intervention: InterventionLike | None = None,
-    group: Group = "query",
     template: Template | None = None,
-    r: int = 1,
     heads: Heads | None = None,
-    given: Given | None = None,
 ) -> SafetyHeads:
     """The ``k`` heads with the largest score, with Ships and Generalized Ships of every head.
 
     Args:
-        k: how many heads to report and draw; how many groups, if the ablation is of groups.
+        k: how many heads to report and draw.
         harmless: a harmless look-alike of each request, in the same order: Ships are then measured after these too,
             and their contrast stands beside the other scores. The package's requests have theirs.
         score: what ranks the heads. ``"refusal_contribution"``, ``"refusal_attribution"`` and ``"ships_contrast"``,
@@ -104,8 +93,7 @@ def safety_heads(
             alone.
         template: as in ``mh.ships``; by default the paper's, ``"query"``, for the paper's scores, and the model's chat
             template, if it has one, for the others.
-        requests, group, r, heads: as in ``mh.ships`` and ``mh.safety.generalized_ships``.
-        given: as in ``mh.ships``, for scores by Ships: the others are of the intact model.
+        requests, heads: as in ``mh.ships``.
 
     Returns:
         The scores, and ``in_top``: the share of resamples of the prompts in which a head is among the top k, but for
@@ -127,17 +115,11 @@ def safety_heads(
             f'harmless is missing: score="{chosen}" compares each request with a harmless look-alike; give one for '
             'each, or choose score="ships"'
         )
-    rule, groups = (
-        ablation_of(intervention or ("scaling" if chosen in _OF_REFUSALS else "undifferentiated")),
-        Groups.of(model, group),
-    )
-    held = held_groups(given, model, groups)
-    if held and chosen in _OF_REFUSALS:
-        raise ValueError(f'given: score="{chosen}" is of the intact model; choose score="ships", or leave given out')
+    rule = ablation_of(intervention or ("scaling" if chosen in _OF_REFUSALS else "undifferentiated"))
     used: Template | None = "query" if chosen in get_args(ShipsScore) and template is None else template
     look_alikes = _look_alikes(model, requests, harmless, used)
-    job = SafetyJob(model, Side.of(model, requests, used), rule, groups, heads, look_alikes, held)
-    return _ranked([job], k, chosen, r)[0]
+    job = SafetyJob(model, Side.of(model, requests, used), rule, heads, look_alikes, kind=_BOTH)
+    return next(iter(_ranked({chosen: job}, k, chosen).values()))
 
 
 @analysis
@@ -148,10 +130,8 @@ def compare_ablations(
     *,
     harmless: Requests = None,
     ablations: Sequence[InterventionLike] = PAPER_KINDS,
-    group: Group = "query",
     score: ShipsScore = "ships",
     template: Template = "query",
-    r: int = 1,
     heads: Heads | None = None,
 ) -> dict[str, SafetyHeads]:
     """``mh.safety_heads`` by one of the paper's scores for several ablations, which share one intact run.
@@ -159,16 +139,11 @@ def compare_ablations(
     Args:
         ablations: interventions as in ``mh.ships``, each by its name once, whatever its epsilon.
         score: which of the paper's two scores ranks the heads.
-        model, requests, k, harmless, group, template, r, heads: as in ``mh.safety_heads``.
+        model, requests, k, harmless, template, heads: as in ``mh.safety_heads``.
 
     Returns:
         The result of each ablation, by its name, as in ``mh.safety_heads``; ``mh.safety.overlap`` shows how far they
-        agree.
-
-    >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
-    >>> found = mh.safety.compare_ablations(model, requests, k=1, heads=["L0H0", "L23H4"])
-    >>> list(found)
-    ['undifferentiated', 'scaling']
+        agree. After Ctrl-C, the ablations so far.
     """
     check_at_least(1, k=k)
     check_known("score", score, get_args(ShipsScore))
@@ -176,10 +151,9 @@ def compare_ablations(
     rules = {ablation_name(rule): rule for rule in some}
     if not rules or len(rules) < len(some):
         raise ValueError(f'ablations is {ablations!r}; give a list without repeats, such as ["scaling", "zero"]')
-    groups, look_alikes = Groups.of(model, group), _look_alikes(model, requests, harmless, template)
-    side = Side.of(model, requests, template)
-    jobs = [SafetyJob(model, side, rule, groups, heads, look_alikes) for rule in rules.values()]
-    return dict(zip(rules, _ranked(jobs, k, score, r), strict=True))
+    side, look_alikes = Side.of(model, requests, template), _look_alikes(model, requests, harmless, template)
+    shared: dict[str, Any] = {"look_alikes": look_alikes, "kind": _BOTH, "runs": CachedRuns(model, side.prompts)}
+    return _ranked({name: SafetyJob(model, side, rule, heads, **shared) for name, rule in rules.items()}, k, score)
 
 
 def _look_alikes(model: Model, requests: Requests, harmless: Requests, template: Template | None) -> Side | None:
@@ -189,25 +163,24 @@ def _look_alikes(model: Model, requests: Requests, harmless: Requests, template:
     return Side.of(model, harmless, template, "safe", "harmless")
 
 
-def _ranked(jobs: Sequence[SafetyJob], k: int, score: Score, r: int) -> list[SafetyHeads]:
-    """The heads by a score, for each job of one intact run, with how many of the requests the model refuses."""
-    first = jobs[0]
-    check_r(r, first)
+def _ranked(jobs: Mapping[str, SafetyJob], k: int, score: Score) -> dict[str, SafetyHeads]:
+    """The heads by a score, for each job of the same requests, with how many of these the model refuses."""
+    first = next(iter(jobs.values()))
+    check_r(1, first)
     if first.look_alikes is not None:
         _ = first.sides
-    jobs = [replace(job, kind=ShipsKind(True, r)) for job in jobs]
-    if len(jobs) > 1:
-        jobs = [replace(job, measured=measured) for job, measured in zip(jobs, measure(jobs), strict=True)]
-    ranked = [_with_ships(job, k, score) for job in jobs]
-    if any(each.missing or each.provenance["interrupted"] for each in ranked):
-        return ranked
+    ranked = dict[str, SafetyHeads]()
+    for name, job in jobs.items():
+        ranked[name] = _with_ships(job, k, score)
+        if ranked[name].missing or ranked[name].provenance["interrupted"]:
+            return ranked
     refused = None
     with until_interrupted() as interrupts:
         refused = count_refusals(first.model, first.requests)
     if interrupts.interrupted:
         warn(interrupted_after("every head", "how many requests the model refuses is not known"))
-        return [each.with_provenance(interrupted=True) for each in ranked]
-    return ranked if refused is None else [each.with_provenance(refused=refused) for each in ranked]
+    about = {"interrupted": True} if interrupts.interrupted else {"refused": refused} if refused else {}
+    return {name: each.with_provenance(**about) for name, each in ranked.items()}
 
 
 def _with_ships(job: SafetyJob, k: int, score: Score) -> SafetyHeads:
@@ -231,7 +204,7 @@ def _with_ships(job: SafetyJob, k: int, score: Score) -> SafetyHeads:
         names = {old: name for name, old in _OF_CONTRAST.items()} | {"prompt": "pair"}  # angles have no prompts
         data = data.assign(contrast.dataset[list(_OF_CONTRAST.values())].rename(names).data_vars)
         data = data.assign_attrs({"ships_contrast": contrast.dataset.attrs["statistics"]})
-    metadata = ablation_metadata(job.intervention, job.groups) | {"k": k, "score": score, "r": job.kind.r, "seed": seed}
+    metadata = ablation_metadata(job.intervention) | {"k": k, "score": score, "seed": seed}
     name = titled(f"safety heads, {ablation_name(job.intervention)}", scores.provenance)
     return SafetyHeads(data.assign_attrs(name=name, kind="safety")).with_provenance(**metadata, interrupted=stopped)
 

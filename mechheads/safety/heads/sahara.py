@@ -19,7 +19,7 @@ from torch import Tensor
 from mechheads.engine.job import Job, make_ready
 from mechheads.engine.plan import Plan
 from mechheads.engine.work import Run, UnitRuns, Work
-from mechheads.heads import HeadId, Heads
+from mechheads.heads import HeadId, Heads, check_heads, random_sets
 from mechheads.interventions.basic import Intervention, InterventionLike, Mean, MeanOf, UniformAttention
 from mechheads.interventions.new_z import EVERYWHERE, change_hooks
 from mechheads.ledger.key import Store
@@ -34,9 +34,9 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety.heads.ablations import Group, Groups, ablation_name, ablation_of, check_joint, joint_changes
+from mechheads.safety.heads.ablations import ablation_name, ablation_of, check_joint, joint_changes
 from mechheads.safety.heads.safety_heads import ShipsScore
-from mechheads.safety.heads.ships import SafetyJob, ShipsKind, check_r, empty, fill, last_states, ready
+from mechheads.safety.heads.ships import SafetyJob, ShipsKind, check_r, last_states, ready, scores_of
 from mechheads.safety.requests import Requests, Side, Template
 
 _OF_GROUPS = -3
@@ -62,9 +62,8 @@ class BesideOthers(ShipsKind):
         model, rule = intact.model, self.intervention
         hooks = joint_hooks(intact, rule, self.others)
         ready = partial(make_ready, model, replace(intact.spec, heads=heads))
-        without = replace(model.backend.under(hooks, ready), together=intact.together, ledger=intact.ledger)
-        named = [head for head in self.others if not head.head % intact.together]
-        without = without.as_part(f", beside {' '.join(map(str, sorted(named)))}")
+        without = replace(model.backend.under(hooks, ready), ledger=intact.ledger)
+        without = without.as_part(f", beside {' '.join(map(str, sorted(self.others)))}")
         without = replace(without, plan=plan or without.plan)
         of_intact = MeanOf(intact.base) if isinstance(rule, Mean) else rule
         run = UnitRuns(without.intervening(of_intact))  # which cannot be sent to workers
@@ -122,10 +121,8 @@ def sahara(
     size: int = 3,
     *,
     intervention: InterventionLike = _OF_SEARCH,
-    group: Group = "query",
     score: ShipsScore = "generalized_ships",
     template: Template = "query",
-    r: int = 1,
     draws: int = 5,
     heads: Heads | None = None,
 ) -> HeadGroup:
@@ -136,10 +133,11 @@ def sahara(
         intervention: as in ``mh.ships``; it must treat every token by itself, as ``"resample"`` does not. By default
             ``UniformAttention(1e-5)``, as in the paper's code for this search. ``"mean"`` is the mean of the intact run
             at every step.
-        score: the score to maximise: ``"generalized_ships"``, the paper's, or ``"ships"``, the mean of Ships.
+        score: the score to maximise: ``"generalized_ships"``, the paper's, with its first singular vector; or
+            ``"ships"``, the mean of Ships.
         draws: the number of random groups to compare with, of the same size and layers.
         heads: the heads to choose from; every head if left out.
-        requests, group, template, r: as in ``mh.safety_heads``.
+        requests, template: as in ``mh.safety_heads``.
 
     Workers compute the steps, and the heads of each step are stored; this process compares the group with others.
 
@@ -151,27 +149,26 @@ def sahara(
     >>> len(found.heads), found.table.columns.tolist()
     (2, ['size', 'head', 'group', 'singly', 'random', 'random_low', 'random_high'])
     """
-    seed, rule, groups = current().seed, ablation_of(intervention), Groups.of(model, group)
-    job = SafetyJob(model, Side.of(model, requests, template), rule, groups)
-    check_joint(model, rule, groups, job.requests.prompts.tokens(model))
-    candidates = groups.units(heads)
+    check_known("score", score, get_args(ShipsScore))
+    angle, rule = score == "generalized_ships", ablation_of(intervention)
+    kind = ShipsKind(r=1) if angle else ShipsKind(with_kl=True)
+    job = SafetyJob(model, Side.of(model, requests, template), rule, kind=kind)
+    check_joint(model, rule, job.requests.prompts.tokens(model))
+    candidates = check_heads(heads, model.n_layers, model.n_heads)
     if not 1 <= size <= len(candidates):
         raise ValueError(f"size is {size}; it must be 1 to {len(candidates)}, the number of heads to choose from")
     check_at_least(0, draws=draws)
-    others = model.n_layers * model.n_heads // groups.size - size
+    others = model.n_layers * model.n_heads - size
     if draws and others < size:
         raise ValueError(
             f"size is {size}, but only {others} other heads are left for random groups; give a smaller one, or draws=0"
         )
-    check_known("score", score, get_args(ShipsScore))
-    angle = score == "generalized_ships"
     if angle:
-        check_r(r, job)
-    kind = ShipsKind(with_kl=not angle, r=r if angle else None)
-    with kind.stored_in(current().store, group) as store:
-        search = _Search(job, kind, store)
+        check_r(1, job)
+    with kind.stored_in(current().store) as store:
+        search = _Search(job, store)
         chosen, steps = search.grow(candidates, size)
-        table = search.compare(chosen, steps, draws, seed)
+        table = search.compare(chosen, steps, draws, current().seed)
     metadata = make_provenance(model, job.metadata(), size=size, interrupted=search.interrupted)
     trace = np.stack(steps, -1) if steps else np.full((model.n_layers, model.n_heads, 1), np.nan)
     return HeadGroup(
@@ -192,11 +189,11 @@ def sahara(
 class _Search:
     """The intact run, and the score of any group of heads against it."""
 
-    def __init__(self, job: SafetyJob, kind: ShipsKind, store: Store) -> None:
-        self.model, self.rule, self.groups, self.kind = job.model, job.intervention, job.groups, kind
+    def __init__(self, job: SafetyJob, store: Store) -> None:
+        self.model, self.rule, self.kind = job.model, job.intervention, job.kind
         self.interrupted = False
-        (self.intact,) = ready([job], store)
-        self.reading = kind.reading(self.intact)
+        self.intact = ready(job, store)
+        self.reading = self.kind.reading(self.intact)
 
     def grow(self, candidates: Sequence[HeadId], size: int) -> tuple[tuple[HeadId, ...], list[np.ndarray]]:
         """The heads in the order in which they are added, and the scores of each step [layer, head]."""
@@ -216,24 +213,24 @@ class _Search:
         return tuple(chosen), steps
 
     def _head(self, flat: Any) -> HeadId:
-        """The head at a flat index, or with ``group="kv"`` the first head of its key/value group."""
-        return self.groups.first(HeadId(*divmod(int(flat), self.model.n_heads)))
+        """The head at a flat index."""
+        return HeadId(*divmod(int(flat), self.model.n_heads))
 
     def _step(self, left: Sequence[HeadId], chosen: Sequence[HeadId]) -> np.ndarray:
         """The score of every remaining head together with the chosen heads [layer, head]."""
         kind, job = self.kind, replace(self.intact, heads=tuple(left))
         run: Run = UnitRuns(job)
         if chosen:
-            kind = BesideOthers(kind.with_kl, kind.r, intervention=self.rule, others=self.groups.members(chosen))
+            kind = BesideOthers(kind.with_kl, kind.r, intervention=self.rule, others=tuple(chosen))
             job, run = kind.beside(self.intact, left)
-        measured = empty(job, {})
-        stop_if(fill(Work(job, kind, run, self.reading), kind, measured).interrupted)
-        return measured.kl.mean(-1) if kind.with_kl else measured.angle[0]
+        kl, angle, finished = scores_of(Work(job, kind, run, self.reading), kind)
+        stop_if(finished.interrupted)
+        return kl.mean(-1) if kind.with_kl else angle[0]
 
     def value(self, units: Sequence[HeadId]) -> float:
         """The score of a group."""
         cache = partial(HeadCache.run, self.model, self.intact.tokens, sites=("z",))
-        hooks = joint_hooks(self.intact, self.rule, self.groups.members(units))
+        hooks = joint_hooks(self.intact, self.rule, units)
         final = self.model.backend.under(hooks, cache).final_at(self.intact.at)
         self._claim(hooks, final)
         if self.reading.rotation is not None:
@@ -258,10 +255,11 @@ class _Search:
             [n, str(head), float(np.nanmax(step)), *[np.nan] * 4]
             for n, (head, step) in enumerate(zip(chosen, steps, strict=True), 1)
         ]
-        done = 0
+        done, sizes = 0, (self.model.n_layers, self.model.n_heads)
         with until_interrupted() as interrupts:
             for n, row in enumerate(rows, 1):
-                drawn = [self.value(self.groups.matched(chosen[:n], chosen[:n], [seed, i])) for i in range(draws)]
+                sets = random_sets(chosen[:n], chosen[:n], *sizes, draws=draws, seed=seed)
+                drawn = [self.value(heads) for heads in sets.values()]
                 random = [np.mean(drawn), min(drawn), max(drawn)] if drawn else [np.nan] * 3
                 row[3:] = self.value(self._singly(steps[0], n)), *random
                 done = n
@@ -270,7 +268,6 @@ class _Search:
         return pd.DataFrame(rows, columns=columns)
 
     def _singly(self, scores: np.ndarray, n: int) -> list[HeadId]:
-        """The ``n`` units with the largest scores."""
-        size = self.groups.size
-        units = np.nan_to_num(scores[:, ::size].ravel(), nan=-np.inf)
-        return [self._head(i * size) for i in np.argsort(-units, kind="stable")[:n]]
+        """The ``n`` heads with the largest scores."""
+        each = np.nan_to_num(scores.ravel(), nan=-np.inf)
+        return [self._head(i) for i in np.argsort(-each, kind="stable")[:n]]

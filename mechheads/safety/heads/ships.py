@@ -19,17 +19,17 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.cached_runs import Given, Held
+from mechheads.engine.cached_runs import CachedRuns, Given, Held
 from mechheads.engine.dispatch import Values
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, Unit, make_ready
 from mechheads.engine.report import describe_given
 from mechheads.engine.work import Finished, UnitRuns, Work, batches, finish
-from mechheads.heads import HeadId, Heads
-from mechheads.interventions.basic import Intervention, InterventionLike, needs_of, site_of
-from mechheads.ledger.key import NO_STORE, Store
+from mechheads.heads import Heads
+from mechheads.interventions.basic import Intervention, InterventionLike
+from mechheads.ledger.key import Store
 from mechheads.limits import current
-from mechheads.messages.notices import stop_if, until_interrupted
+from mechheads.messages.notices import interrupted_after, warn
 from mechheads.metrics import kl_divergence
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
@@ -38,7 +38,7 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import titled
 from mechheads.results.stats import mean_over_prompts
-from mechheads.safety.heads.ablations import Group, Groups, ablation_metadata, ablation_name, ablation_of, held_groups
+from mechheads.safety.heads.ablations import ablation_metadata, ablation_name, ablation_of, held_heads
 from mechheads.safety.heads.angles import Rotation
 from mechheads.safety.requests import Requests, Side, Sides, Template
 
@@ -60,9 +60,9 @@ class ShipsKind:
     with_kl: bool = False
     r: int | None = None
 
-    def stored_in(self, path: str | PathLike[str] | None, group: str) -> Store:
-        """Where what is measured of each head, or group of heads, is stored."""
-        return Store(path, analysis="ships", with_kl=self.with_kl, r=self.r, group=group)
+    def stored_in(self, path: str | PathLike[str] | None) -> Store:
+        """Where what is measured of each head is stored."""
+        return Store(path, analysis="ships", with_kl=self.with_kl, r=self.r)
 
     def __call__(self, job: Job) -> Work:
         return Work(job, self, UnitRuns(job), self.reading(job))
@@ -81,22 +81,16 @@ _KL = ShipsKind(with_kl=True)
 @dataclass(frozen=True, eq=False)
 class SafetyJob:
     """Everything that defines a score of heads: a score is a function from a job to values.
-    ``kind`` is what a pass after the requests measures, ``measured`` the result of one that other jobs share."""
+    ``kind`` is what a pass after the requests measures, ``runs`` the intact runs that jobs share."""
 
     model: Model
     requests: Side
     intervention: Intervention
-    groups: Groups
     heads: Heads | None = None
     look_alikes: Side | None = None
     held: Held = ()
     kind: ShipsKind = _KL
-    measured: Measured | None = None
-
-    @property
-    def units(self) -> tuple[HeadId, ...]:
-        """What is ablated one at a time: heads, or groups by their first heads."""
-        return self.groups.units(self.heads)
+    runs: CachedRuns | None = None
 
     @property
     def sides(self) -> Sides:
@@ -109,17 +103,17 @@ class SafetyJob:
 
     @cached_property
     def after_requests(self) -> Measured:
-        """What one pass over the heads measures after the requests; it runs when it is first read."""
-        return self.measured or measure([self])[0]
+        """What one pass over the heads measures after the requests."""
+        return measure(self)
 
     @cached_property
     def after_look_alikes(self) -> Measured:
         """The KL of each head after the look-alikes."""
-        return measure([replace(self, requests=self.sides.harmless, kind=_KL)])[0]
+        return measure(replace(self, requests=self.sides.harmless, kind=_KL, runs=None))
 
     def metadata(self) -> dict[str, Any]:
         """What a result records about the ablation and the requests."""
-        metadata = ablation_metadata(self.intervention, self.groups) | describe_given(self.held)
+        metadata = ablation_metadata(self.intervention) | describe_given(self.held)
         return metadata | self.requests.metadata(self.model)
 
 
@@ -139,61 +133,42 @@ class Reading:
         ]
 
 
-def measure(jobs: Sequence[SafetyJob]) -> list[Measured]:
-    """What is measured of each head that is ablated once for each job; jobs differ in their interventions alone."""
-    first, kind, done = jobs[0], jobs[0].kind, 0
+def measure(job: SafetyJob) -> Measured:
+    """What is measured of each head that is ablated after the requests of a job."""
+    kind = job.kind
     if kind.r is not None:
-        check_r(kind.r, first)
+        check_r(kind.r, job)
     of_angle = {} if kind.r is None else {"r": kind.r, "angle_interval": "95%, jackknife over prompts on the log scale"}
-    with kind.stored_in(current().store, first.groups.name) as store:
-        sweeps = ready(jobs, store)
-        reading = kind.reading(sweeps[0])
-        every = [empty(sweeps[0], make_provenance(job.model, job.metadata(), of_angle)) for job in jobs]
-        with until_interrupted() as interrupts:
-            for sweep, measured in zip(sweeps, every, strict=True):
-                finished = fill(Work(sweep, kind, UnitRuns(sweep), reading), kind, measured)
-                done += len(finished.values)
-                stop_if(finished.interrupted)
-    interrupts.warn(f"{done} of {len(sweeps[0].heads) * len(jobs)} heads")
-    heads = "all" if sweeps[0].spec.heads is None else [str(head) for head in sweeps[0].heads]
-    metadata = {"heads": heads, "interrupted": interrupts.interrupted}
-    return [replace(measured, provenance=make_provenance(measured.provenance, metadata)) for measured in every]
+    with kind.stored_in(current().store) as store:
+        sweep = ready(job, store)
+        kl, angle, finished = scores_of(kind(sweep), kind)
+    if finished.interrupted:
+        warn(interrupted_after(f"{len(finished.values)} of {len(sweep.heads)} heads", "the rest are NaN"))
+    heads = "all" if job.heads is None else [str(head) for head in sweep.heads]
+    metadata = make_provenance(job.model, job.metadata(), of_angle, heads=heads, interrupted=finished.interrupted)
+    return Measured(sweep.tokens, kl, angle, metadata)
 
 
-def ready(jobs: Sequence[SafetyJob], store: Store = NO_STORE) -> list[Job]:
-    """The sweep of each job: of the same intact run, with everything that the interventions read from it.
-    One plan covers all: that of an intervention at a site other than z, for which every head's new z is kept too."""
-    costliest = next((job for job in jobs if site_of(job.intervention) != "z"), jobs[0])
-    read = [site for job in jobs for site in (site_of(job.intervention), *needs_of(job.intervention))]
-    prompts, seed = costliest.requests.prompts, current().seed
-    spec = Spec(prompts, costliest.intervention, kl_divergence, costliest.units, seed=seed, held=costliest.held)
-    sweep = make_ready(costliest.model, spec, sites=tuple(dict.fromkeys(read)), store=store)
-    sweep = replace(sweep, together=costliest.groups.size)
-    return [sweep if job is costliest else sweep.intervening(job.intervention, store) for job in jobs]
+def ready(job: SafetyJob, store: Store) -> Job:
+    """The sweep of a job's heads after its requests."""
+    spec = Spec(job.requests.prompts, job.intervention, kl_divergence, job.heads, seed=current().seed, held=job.held)
+    return make_ready(job.model, spec, runs=job.runs, store=store)
 
 
-def fill(work: Work, kind: ShipsKind, measured: Measured) -> Finished:
-    """Measure the heads of a sweep and store the results."""
-    finished = finish(work, batches(work.job), what=f"{len(work.job.heads)} heads")
-    n = len(work.job.tokens) if kind.with_kl else 0
+def scores_of(
+    work: Work, kind: ShipsKind
+) -> tuple[Float[np.ndarray, "layer head prompt"], Float[np.ndarray, "3 layer head"], Finished]:
+    """The KL of each prompt, and the angle with its interval, of the heads of a sweep; NaN where not reached."""
+    job = work.job
+    finished = finish(work, batches(job), what=f"{len(job.heads)} heads")
+    shape, n = (job.model.n_layers, job.model.n_heads), len(job.tokens)
+    kl, angle = np.full((*shape, n), np.nan), np.full((3, *shape), np.nan)
     for (head, _), values in finished.values.items():
-        at = slice(head.head, head.head + work.job.together)
         if kind.with_kl:
-            measured.kl[head.layer, at] = values[:n]
+            kl[head.layer, head.head] = values[:n]
         if kind.r is not None:
-            measured.angle[:, head.layer, at] = values[n:, None]
-    return finished
-
-
-def empty(sweep: Job, metadata: dict[str, Any]) -> Measured:
-    """A result with nothing measured yet."""
-    shape = sweep.model.n_layers, sweep.model.n_heads
-    return Measured(
-        sweep.tokens,
-        np.full((*shape, len(sweep.tokens)), np.nan),
-        np.full((3, *shape), np.nan),
-        metadata,
-    )
+            angle[:, head.layer, head.head] = values[-3:]
+    return kl, angle, finished
 
 
 def last_states(final: Tensor) -> Float[np.ndarray, "prompt d_model"]:
@@ -226,7 +201,6 @@ def ships(
     *,
     harmless: Requests = None,
     intervention: InterventionLike = "undifferentiated",
-    group: Group = "query",
     template: Template = "query",
     heads: Heads | None = None,
     given: Given | None = None,
@@ -245,11 +219,9 @@ def ships(
             to all tokens so far), ``"scaling"`` (it writes almost nothing), both with the paper's epsilon, 1e-4;
             ``mh.patching.UniformAttention(1e-5)`` or ``mh.patching.Scale(1e-5)`` for another epsilon; or any other of
             ``mh.sweep``, such as ``"zero"`` or one of your own. Only ``"patch"`` needs pairs.
-        group: ``"query"``: one query head at a time, without changing other heads that share its keys and values;
-            ``"kv"``: all query heads that share a key/value head at once. Each of them gets the common score, and
-            ``top`` and ``heads`` name the group once, by its first head.
         template: ``"query"`` (the paper's), ``"bare"`` or ``"chat"`` (the model's own), applied to texts.
-        heads, given: as in ``mh.sweep``; with ``group="kv"``, ``given`` names whole groups.
+        heads, given: as in ``mh.sweep``. With grouped-query attention, other heads that share the head's keys and
+            values keep theirs; ``mh.patching.patch_sets`` ablates several heads at once.
 
     Returns:
         Scores in nats [layer, head], with ``values`` per prompt and intervals over prompts. p and q are NaN: a KL is
@@ -263,9 +235,8 @@ def ships(
     >>> kl.unit, bool((kl.values.sel(layer=0, head=0) > 0).all())
     ('nats', True)
     """
-    rule, groups = ablation_of(intervention), Groups.of(model, group)
-    held = held_groups(given, model, groups)
-    job = SafetyJob(model, Side.of(model, requests, template), rule, groups, heads, held=held)
+    rule, held = ablation_of(intervention), held_heads(given, model)
+    job = SafetyJob(model, Side.of(model, requests, template), rule, heads, held=held)
     if harmless is None:
         return ships_of(job)
     return contrast_of(replace(job, look_alikes=Side.of(model, harmless, template, "safe", "harmless")))
@@ -312,7 +283,6 @@ def generalized_ships(
     requests: Requests = None,
     *,
     intervention: InterventionLike = "undifferentiated",
-    group: Group = "query",
     r: int = 1,
     template: Template = "query",
     heads: Heads | None = None,
@@ -327,25 +297,20 @@ def generalized_ships(
     Args:
         r: how many singular vectors are compared (the paper's code: 1); must be less than the number of different
             prompts.
-        requests, intervention, group, template, heads, given: as in ``mh.ships``.
+        requests, intervention, template, heads, given: as in ``mh.ships``.
 
     Returns:
         Degrees [layer, head], from 0 to 90 r, with jackknife intervals over prompts. There are no per-prompt values, p
         or q, because an angle belongs to the whole set. NaN if the angle is not defined.
-
-    Raises:
-        ValueError: if an argument does not fit, or the number of different prompts is not larger than ``r``: then the
-            singular vectors span the same space in any run, and the angle is undefined.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
     >>> angle = mh.safety.generalized_ships(model, requests, heads="L0H0")
     >>> angle.unit, 0 < angle["L0H0"]["score"] < 90
     ('degrees', True)
     """
-    rule, groups = ablation_of(intervention), Groups.of(model, group)
-    held = held_groups(given, model, groups)
+    rule, held = ablation_of(intervention), held_heads(given, model)
     kind = ShipsKind(r=r)
-    job = SafetyJob(model, Side.of(model, requests, template), rule, groups, heads, held=held, kind=kind)
+    job = SafetyJob(model, Side.of(model, requests, template), rule, heads, held=held, kind=kind)
     return generalized_ships_of(job)
 
 

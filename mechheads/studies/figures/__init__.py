@@ -114,10 +114,6 @@ def recipe_figure(
         out: the folder; by default, the name and ``-figure``. If a model and a relation or task are the paper's,
             ``printed.csv`` compares the numbers.
         quick: as in the function of the figure.
-
-    Raises:
-        ValueError: if there is no such recipe, and as in the function of the figure.
-        KeyboardInterrupt: after Ctrl-C, if no panel is finished.
     """
     asked = load_recipe(recipe)
     draw, argument = FIGURES[asked.figure]

@@ -105,9 +105,6 @@ def roles_figure(
         most: the largest number of heads to gate off.
         symlog: as in ``mh.plots.curves``; 1 in the paper's figure.
         quick: at most 2 seeds, 20 larger updates of 8 items, 40 items and 20 heads, for a first look.
-
-    Raises:
-        ValueError, KeyboardInterrupt: as in ``mh.studies.categories_figure``.
     """
     names = short_names(DEFAULT_MODEL if models is None else models, "models")
     given = short_names(tasks, "tasks")

@@ -101,10 +101,6 @@ def safety_figure(
             in either case.
         ablations, k, template: as in ``mh.safety.compare_ablations``.
         quick: eight requests of each set, for a first look.
-
-    Raises:
-        ValueError, KeyboardInterrupt: as in ``mh.studies.categories_figure``; and if there are more models or ablations
-            than markers.
     """
     names = short_names(REFUSING_MODEL if models is None else models, "models")
     sets = short_names(requests, "requests")

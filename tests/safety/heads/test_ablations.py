@@ -14,8 +14,9 @@ from torch import Tensor
 import mechheads as mh
 from mechheads.engine.work import UnitRuns, batches
 from mechheads.interventions.basic import Mean, Patch, Resample, Scale, UniformAttention, Zero
+from mechheads.ledger.key import NO_STORE
 from mechheads.safety import ships
-from mechheads.safety.heads.ablations import Group, Groups, ablation_metadata, ablation_name, ablation_of
+from mechheads.safety.heads.ablations import ablation_metadata, ablation_name, ablation_of
 from mechheads.safety.heads.ships import SafetyJob, ready
 from mechheads.safety.requests import Side
 from support import oracles, weight_surgery
@@ -49,10 +50,10 @@ def last_logits(altered: Any, rows: Sequence[Tensor]) -> Tensor:
     return torch.stack([weight_surgery.logits(altered, ids)[-1] for ids in rows])
 
 
-def engine_logits(model: mh.Model, rule: Any, head: str, group: Group = "query") -> Tensor:
+def engine_logits(model: mh.Model, rule: Any, head: str) -> Tensor:
     """Logits at each prompt's last token, as the sweep's engine gets them for one unit [prompt, d_vocab]."""
     side = Side.of(model, mh.Prompts(PROMPTS), "bare")
-    (job,) = ready([SafetyJob(model, side, rule, Groups.of(model, group), head)])
+    job = ready(SafetyJob(model, side, rule, head), NO_STORE)
     (batch,) = batches(job)
     (final,) = UnitRuns(job)(batch.units)
     assert len(batch.units) == 1
@@ -76,26 +77,6 @@ def test_one_query_head_is_a_copy_with_scaled_weights(
     expected = [oracles.kl(a[None], b[None]) for a, b in zip(intact, wanted, strict=True)]
     assert kl.values is not None
     np.testing.assert_allclose(kl.values[1, 2], expected, atol=2e-6, rtol=2e-3)
-
-
-@pytest.mark.parametrize("epsilon", [1e-5, 0.5])
-@pytest.mark.parametrize(("kind", "through"), WAYS)
-@pytest.mark.parametrize("name", ["llama", "gemma"])
-def test_a_key_value_head_is_a_copy_whose_own_w_k_or_w_v_is_scaled(
-    tiny: Callable[[str], Path], name: str, kind: Any, through: Any, epsilon: float
-):
-    """W_k and W_v exist once for heads 2 and 3; to scale W_q of both is to scale their W_k."""
-    model = mh.load(tiny(name))
-    rows = weight_surgery.rows(model, PROMPTS)
-    found = engine_logits(model, rule_of(kind, epsilon, through), "L1H3", "kv")
-    shared: Which = "v" if kind == "scaling" else "k"
-    wanted = last_logits(
-        weight_surgery.scale(weight_surgery.load(tiny(name)), [mh.HeadId(1, 1)], shared, epsilon), rows
-    )
-    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
-    if kind == "undifferentiated":
-        both = weight_surgery.scale(weight_surgery.load(tiny(name)), [mh.HeadId(1, 2), mh.HeadId(1, 3)], "q", epsilon)
-        torch.testing.assert_close(last_logits(both, rows), wanted, atol=1e-4, rtol=0)
 
 
 def test_norms_of_q_and_k_do_not_undo_epsilon(tiny: Callable[[str], Path]):
@@ -146,24 +127,14 @@ def test_k_at_one_position_reaches_later_tokens_and_q_does_not(llama: mh.Model):
         assert (wanted > 1e-5) == (through == "k")
 
 
-def test_what_a_result_remembers(llama: mh.Model, loaded: Callable[[str], mh.Model]):
-    groups = Groups.of(llama, "kv")
-    assert ablation_metadata(UniformAttention(0.1, "k"), groups) == {
+def test_what_a_result_remembers():
+    assert ablation_metadata(UniformAttention(0.1, "k")) == {
         "ablation": "undifferentiated",
         "epsilon": 0.1,
         "through": "k",
-        "group": "kv",
-        "unit": "key/value group",
-        "together": 2,
         "intervention": "UniformAttention(epsilon=0.1, through='k')",
     }
-    assert groups.units(["L1H3", "L0H1", "L1H2"]) == (mh.HeadId(0, 0), mh.HeadId(1, 2))
-    assert Groups.of(llama, "query").units(["L1H3"]) == (mh.HeadId(1, 3),)
-    assert ablation_metadata(Scale(0.5), groups)["through"] is None
-    assert ablation_metadata(Zero(), groups)["epsilon"] is None
-    alone = Groups.of(loaded("gpt2"), "kv")
-    assert ablation_metadata(Zero(), alone)["unit"] == "head"
-    assert alone.units(["L1H3", "L0H1"]) == (mh.HeadId(0, 1), mh.HeadId(1, 3))
+    assert ablation_metadata(Scale(0.5))["through"] is None and ablation_metadata(Zero())["epsilon"] is None
 
 
 def test_each_name_of_the_table_is_what_results_call_it():

@@ -16,10 +16,10 @@ from torch import Tensor
 import mechheads as mh
 import mechheads.safety.openings
 from mechheads.generation.generate import Generated, Sampling
-from mechheads.safety import OPENING, find_opening, refusal_contribution
+from mechheads.safety import OPENING, refusal_contribution
 from mechheads.safety.heads.contribution import shared_end
 from mechheads.safety.judge import verdict
-from mechheads.safety.openings import with_answer
+from mechheads.safety.openings import find_opening, with_answer
 from mechheads.safety.requests import Sides
 from support import oracles, weight_surgery
 from support.levels import few
@@ -243,57 +243,3 @@ def test_without_a_tokenizer_there_is_no_opening(llama: mh.Model, monkeypatch: p
     for opening in (None, BEGINS):
         with pytest.raises(ValueError, match="the model has no tokenizer"):
             find_opening(llama, mh.Prompts([[1, 2]]), opening)
-
-
-@pytest.mark.parametrize("by", ["patch", "scaling", "undifferentiated"])
-def test_groups_are_a_plain_loop_that_ablates_all_their_heads(llama: mh.Model, by: Any):
-    """L1H2 and L1H3 read one key/value head; their common score, from full forward passes."""
-    options: dict[str, Any] = {"intervention": rule_of(by, epsilon=0.25), "group": "kv", **QUIET}
-    found = refusal_contribution(llama, HARMFUL, HARMLESS, heads=["L1H3", "L2H0"], **options)
-    assert found.heads() == tuple(sorted(found.heads(), key=lambda head: -found[str(head)]["score"]))
-    assert set(found.heads()) == {mh.HeadId(1, 2), mh.HeadId(2, 0)}
-    assert (found.provenance["group"], found.provenance["together"]) == ("kv", 2)
-    assert found.values is not None
-    np.testing.assert_array_equal(found.values[1, 2], found.values[1, 3])
-    ending = llama.tokenizer("\nassistant:", add_special_tokens=False).input_ids
-    n = len(ending) + 2
-    sides = Sides.of(llama, HARMFUL, HARMLESS, None)
-    answered = with_answer(llama, sides.harmless.prompts, 2).tokens(llama)
-    answers = [oracles.ids_of(answered, i) for i in range(len(answered))]
-    for layer, first in ((1, 2), (2, 0)):
-        for i, (ids, other) in enumerate(zip(chats(llama, HARMFUL), chats(llama, HARMLESS), strict=True)):
-            base = refusing(llama, oracles.forward(llama, ids)[0])
-            hooks = _off(llama, by, layer, first, ids, other, n)
-            total = base - refusing(llama, oracles.forward(llama, ids, hooks)[0])
-            if by != "patch":
-                answer = answers[i]
-                intact = oracles.forward(llama, answer)[0][-3:]
-                without = oracles.forward(llama, answer, _off(llama, by, layer, first, answer, answer, n))[0][-3:]
-                total -= sum(oracles.kl(a[None], b[None]) for a, b in zip(intact, without, strict=True))
-            assert float(found.values[layer, first, i]) == pytest.approx(total, abs=2e-5)
-
-
-def _off(model: mh.Model, by: str, layer: int, first: int, ids: Tensor, other: Tensor, n: int) -> list[Any]:
-    """Hooks that change both heads of a group, one line for each head."""
-    both = (first, first + 1)
-    if by == "undifferentiated":
-
-        def shrink(value: Tensor, hook: Any) -> Tensor:
-            new = value.clone()
-            for head in both:
-                new[:, :, head] = 0.25 * value[:, :, head]
-            return new
-
-        return [(oracles.name(layer, "q"), shrink)]
-    theirs = oracles.activations(model, other)[oracles.name(layer, "z")]
-
-    def change(value: Tensor, hook: Any) -> Tensor:
-        new = value.clone()
-        for head in both:
-            if by == "scaling":
-                new[:, :, head] = 0.25 * value[:, :, head]
-            else:
-                new[:, -n:, head] = theirs[:, -n:, head]
-        return new
-
-    return [(oracles.name(layer, "z"), change)]

@@ -16,8 +16,9 @@ import mechheads.safety.openings
 from mechheads.generation.generate import Generated
 from mechheads.interventions.basic import Scale, UniformAttention
 from mechheads.patching.gradients import Watched
-from mechheads.safety import find_opening, find_openings, refusal_attribution
+from mechheads.safety import refusal_attribution
 from mechheads.safety.judge import verdict
+from mechheads.safety.openings import find_opening, find_openings
 from support import oracles
 from support.levels import few
 
@@ -109,16 +110,6 @@ def test_one_gradient_serves_both_ablations(llama: mh.Model, monkeypatch: pytest
     monkeypatch.setattr(Watched, "slopes", counted)
     refusal_attribution(llama, HARMFUL, **QUIET)
     assert taken == [len(HARMFUL) * len(OPENINGS)]
-
-
-def test_refusal_attribution_of_a_group_is_the_sum_over_its_heads(llama: mh.Model):
-    single = refusal_attribution(llama, HARMFUL, **QUIET)
-    size = llama.n_heads // llama.n_kv_heads
-    assert size > 1
-    grouped = refusal_attribution(llama, HARMFUL, group="kv", **QUIET)
-    wanted = single.values.values.reshape(llama.n_layers, -1, size, len(HARMFUL)).sum(2).repeat(size, axis=1)
-    np.testing.assert_allclose(grouped.values, wanted, atol=1e-6)
-    assert grouped.provenance["together"] == size
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answers: list[tuple[list[int], str]]) -> list[tuple[Any, Any]]:

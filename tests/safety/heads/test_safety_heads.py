@@ -22,7 +22,7 @@ from mechheads.safety import (
     safety_heads,
     ships,
 )
-from mechheads.safety.heads.ablations import PAPER_KINDS, Group
+from mechheads.safety.heads.ablations import PAPER_KINDS
 from support.levels import few
 
 ARCHITECTURES = few(("gpt2", "llama", "gemma"), "llama")
@@ -45,7 +45,7 @@ def check(found: mh.safety.SafetyHeads, alone: mh.HeadScores, model: mh.Model, t
     prompts = request_prompts(model, HARMFUL, template)
     for name, expected in {
         "ships": ships(model, prompts, intervention=kind, **options),
-        "generalized_ships": generalized_ships(model, prompts, intervention=kind, r=2, **options),
+        "generalized_ships": generalized_ships(model, prompts, intervention=kind, **options),
     }.items():
         for ours, theirs in {name: "score", f"{name}_low": "ci_low", f"{name}_high": "ci_high"}.items():
             np.testing.assert_allclose(found.dataset[ours], expected.dataset[theirs], rtol=1e-6, atol=1e-9)
@@ -59,7 +59,7 @@ def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(
 ):
     kind: InterventionName = ablation or "scaling"
     template = "chat" if small.chat_template else "query"
-    found = safety_heads(small, HARMFUL, 3, harmless=HARMLESS, intervention=ablation, r=2)
+    found = safety_heads(small, HARMFUL, 3, harmless=HARMLESS, intervention=ablation)
     alone = refusal_contribution(small, HARMFUL, HARMLESS, intervention=kind)
     check(found, alone, small, ["refusal_contribution", kind, template, 3])
     lines = mh.plots.safety_map(found).data[0].text[0].split("<br>")[2:6]
@@ -68,15 +68,14 @@ def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(
 
 
 @pytest.mark.parametrize("kind", few(PAPER_KINDS, "scaling"))
-@pytest.mark.parametrize("group", few(["query", "kv"], "kv"))
-def test_refusal_attribution_with_both_ships(llama: mh.Model, kind: InterventionName, group: Group):
-    options: dict[str, Any] = {"heads": ["L0H1", "L1H2", "L2H3"], "group": group}
-    found = safety_heads(llama, HARMFUL, 2, score="refusal_attribution", intervention=kind, r=2, **options)
+def test_refusal_attribution_with_both_ships(llama: mh.Model, kind: InterventionName):
+    options: dict[str, Any] = {"heads": ["L0H1", "L1H2", "L2H3"]}
+    found = safety_heads(llama, HARMFUL, 2, score="refusal_attribution", intervention=kind, **options)
     alone = refusal_attribution(llama, HARMFUL, **options)
     check(found, alone, llama, ["refusal_attribution", kind, "chat", 2], **options)
-    every = refusal_attribution(llama, HARMFUL, group=group)
+    every = refusal_attribution(llama, HARMFUL)
     known = np.isfinite(alone.scores.values)
-    assert known.sum() == (3 if group == "query" else 6)
+    assert known.sum() == 3
     np.testing.assert_allclose(alone.scores.values[known], every.scores.values[known], rtol=1e-5, atol=1e-9)
 
 
@@ -130,10 +129,8 @@ def test_the_default_score_uses_what_is_given(llama: mh.Model, monkeypatch: pyte
         ({"score": "refusal_contribution"}, "harmless is missing"),
         ({"score": "ships_contrast"}, "harmless is missing"),
         ({"score": "ships", "harmless": HARMLESS[:2]}, "give a look-alike for each request"),
-        ({"score": "refusal_attribution", "r": 4}, "r is 4"),
         ({"harmless": HARMLESS[:2]}, "give a look-alike for each request"),
         ({"score": "shipz"}, "shipz"),
-        ({"harmless": HARMLESS, "r": 4}, "r is 4"),
     ],
 )
 def test_bad_input(llama: mh.Model, options: dict[str, Any], message: str):

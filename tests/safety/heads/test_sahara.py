@@ -27,9 +27,9 @@ EVERY = [HeadId(layer, head) for layer in range(3) for head in range(4)]
 class Loop:
     """Scores of groups by full forward passes through copies with scaled weights."""
 
-    def __init__(self, model: mh.Model, folder: Path, which: Any, epsilon: float, r: int = 1, grouped: bool = False):
-        self.folder, self.which, self.epsilon, self.r = folder, which, epsilon, r
-        self.load = weight_surgery.load if which == "q" or grouped else weight_surgery.separate
+    def __init__(self, model: mh.Model, folder: Path, which: Any, epsilon: float):
+        self.folder, self.which, self.epsilon = folder, which, epsilon
+        self.load = weight_surgery.load if which == "q" else weight_surgery.separate
         self.rows = weight_surgery.rows(model, REQUESTS)
         intact = self.load(folder)
         self.intact, self.logits = self.states(intact), self.last(intact)
@@ -48,8 +48,7 @@ class Loop:
 
     def angle(self, heads: Sequence[HeadId]) -> float:
         u, v = (
-            np.linalg.svd(x, full_matrices=False)[0][:, : self.r]
-            for x in (self.intact, self.states(self.without(heads)))
+            np.linalg.svd(x, full_matrices=False)[0][:, :1] for x in (self.intact, self.states(self.without(heads)))
         )
         return float(np.degrees(subspace_angles(u, v)).sum())
 
@@ -63,23 +62,21 @@ def check(
     value: Callable[[Sequence[HeadId]], float],
     seed: int,
     atol: float,
-    together: int = 1,
 ) -> None:
-    """Every step, choice and number of the comparison by the loop, of three heads or groups of neighbours."""
-    firsts = [head for head in EVERY if head.head % together == 0]
-    inside, steps, chosen = set(EVERY) - set(firsts), [], list[HeadId]()
+    """Every step, choice and number of the comparison by the loop, of three heads."""
+    steps, chosen = [], list[HeadId]()
     for step in (1, 2, 3):
-        scores = {head: value([*chosen, head]) for head in firsts if head not in chosen}
+        scores = {head: value([*chosen, head]) for head in EVERY if head not in chosen}
         wanted = np.full((3, 4), np.nan)
         for head, score in scores.items():
-            wanted[head.layer, head.head : head.head + together] = score
+            wanted[head.layer, head.head] = score
         np.testing.assert_allclose(found.trace.scores.sel(step=step), wanted, atol=atol, rtol=1e-3)
         steps.append(scores)
         chosen.append(max(scores, key=lambda head: scores[head]))
     assert found.heads == tuple(chosen)
     alone = sorted(steps[0], key=lambda head: -steps[0][head])
     for n, row in enumerate(found.table.to_dict("records"), 1):
-        random = [value(matched_heads(chosen[:n], {*chosen[:n], *inside}, 3, 4, [seed, i])) for i in range(2)]
+        random = [value(matched_heads(chosen[:n], chosen[:n], 3, 4, [seed, i])) for i in range(2)]
         wanted = [value(chosen[:n]), value(alone[:n]), np.mean(random), min(random), max(random)]
         got = [row[name] for name in ("group", "singly", "random", "random_low", "random_high")]
         np.testing.assert_allclose(got, wanted, atol=atol, rtol=1e-3)
@@ -88,16 +85,16 @@ def check(
 
 
 @pytest.mark.parametrize(
-    ("ablation", "which", "epsilon", "r"),
-    [("undifferentiated", "q", 0.0, 1), ("undifferentiated", "q", 0.4, 2), ("scaling", "v", 0.4, 1)],
+    ("ablation", "which", "epsilon"),
+    [("undifferentiated", "q", 0.0), ("undifferentiated", "q", 0.4), ("scaling", "v", 0.4)],
 )
 def test_each_step_is_one_full_forward_per_candidate_with_the_group_ablated(
-    llama: mh.Model, tiny: Callable[[str], Path], ablation: Any, which: Any, epsilon: float, r: int
+    llama: mh.Model, tiny: Callable[[str], Path], ablation: Any, which: Any, epsilon: float
 ):
     found = mh.settings(seed=4)(sahara)(
-        llama, REQUESTS, 3, intervention=rule_of(ablation, epsilon=epsilon), r=r, draws=2, **QUIET
+        llama, REQUESTS, 3, intervention=rule_of(ablation, epsilon=epsilon), draws=2, **QUIET
     )
-    check(found, Loop(llama, tiny("llama"), which, epsilon, r).angle, 4, atol=0.02)
+    check(found, Loop(llama, tiny("llama"), which, epsilon).angle, 4, atol=0.02)
     assert (found.trace.unit, found.trace.kind, found.trace.name) == (
         "degrees",
         "sahara",
@@ -120,16 +117,6 @@ def test_ships_can_be_what_grows(
     )
     check(found, Loop(model, tiny(name), which, 0.4).kl, 1, atol=2e-6)
     assert found.trace.unit == "nats"
-
-
-@pytest.mark.parametrize(("ablation", "which"), [("undifferentiated", "k"), ("scaling", "v")])
-def test_groups_of_key_value_heads(llama: mh.Model, tiny: Callable[[str], Path], ablation: Any, which: Any):
-    found = sahara(
-        llama, REQUESTS, 3, intervention=rule_of(ablation, epsilon=0.4), group="kv", score="ships", draws=2, **QUIET
-    )
-    loop = Loop(llama, tiny("llama"), which, 0.4, grouped=True)
-    check(found, lambda heads: loop.kl([HeadId(head.layer, head.head // 2) for head in heads]), 0, 2e-6, together=2)
-    assert found.provenance["unit"] == "key/value group"
 
 
 def test_means_are_those_of_the_intact_run_at_every_step(llama: mh.Model):
@@ -169,13 +156,11 @@ def test_some_heads_only_and_no_random_ones(llama: mh.Model):
         ({"size": 0}, "size is 0; it must be 1 to 12, the number of heads to choose from"),
         ({"size": 13}, "size is 13; it must be 1 to 12"),
         ({"size": 3, "heads": ["L0H0", "L1H1"]}, "size is 3; it must be 1 to 2"),
-        ({"size": 7, "intervention": rule_of("scaling"), "group": "kv"}, "size is 7; it must be 1 to 6"),
         ({"size": 7}, "size is 7, but only 5 other heads are left for random groups"),
-        ({"size": 4, "intervention": rule_of("scaling"), "group": "kv"}, "size is 4, but only 2 other"),
         ({"draws": -1}, "draws is -1; it must be at least 0"),
         ({"intervention": "resample"}, r"intervention is Resample\(seed=0\), which takes z from another prompt"),
         ({"score": "poem"}, "score is 'poem'; choose one of 'ships', 'generalized_ships'"),
-        ({"r": 5}, "r is 5, but the number of different prompts is 5"),
+        ({"requests": ["no"]}, "r is 1, but the number of different prompts is 1"),
     ],
 )
 def test_bad_input_is_named_before_any_head_is_ablated(
