@@ -30,12 +30,20 @@ from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.activation import Direction, base_of
 from mechheads.prompts.prompts import PromptPairs
-from mechheads.results.dataset import tested
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import titled
-from mechheads.results.stats import LEAST_CLUSTERS, clustered_interval, mean_over_prompts, q_values, rounding_of
+from mechheads.results.stats import (
+    LEAST_CLUSTERS,
+    bounded_interval,
+    clustered_interval,
+    family_p,
+    mean_over_prompts,
+    q_values,
+    rounding_of,
+    sign_flip_p,
+)
 from mechheads.results.tables import Curves, TableResult
 
 
@@ -131,29 +139,38 @@ def patch_sets(
     interrupts.warn(f"{reached.sum()} of {len(parsed)} sets")
     if undefined := [i for i, change in enumerate(changes) if np.isnan(change).any() and not interrupts.interrupted]:
         warn(f"metric {info.name} gave values that are not finite for sets {undefined[:5]}; their scores are NaN")
-    cluster, given_heads = runs.job.tokens.cluster, describe_given(held)
-    name = titled(
-        f"{describe_intervention(rule)} of sets of heads" + (f", {direction}" if on_pairs else ""), given_heads
-    )
-    exact = rounding_of(changes) if normalize else rounding_of(changes, runs.base_value)
-    test: dict[str, Any] = {"null": info.null, "seed": seed, "rounding": exact}
-    found, stopped = tested(changes, cluster, name=name, level=0.95, bounds=info.bounds_of_changes(scale), **test)
-    table = pd.DataFrame(
-        {
-            "heads": [" ".join(map(str, heads)) for heads in parsed],
-            "n_heads": [len(heads) for heads in parsed],
-            "score": mean_over_prompts(changes),
-            **dict.fromkeys(("ci_low", "ci_high", "p_value", "q_value", "p_family"), np.nan),
-        }
-    ).assign(**{column: found[column] for column in ("ci_low", "ci_high", "p_value", "p_family") if column in found})
-    more = {"direction": direction if on_pairs else None, "interrupted": interrupts.interrupted or stopped}
+    cluster = runs.job.tokens.cluster
+    low, high = bounded_interval(changes, cluster, bounds=info.bounds_of_changes(scale))
+    untested = np.full(len(parsed), np.nan)
+    p, family = untested, untested
+    if info.null is not None:
+        exact = rounding_of(changes) if normalize else rounding_of(changes, runs.base_value)
+        p, family = (of(changes, cluster, null=info.null, seed=seed, rounding=exact) for of in (sign_flip_p, family_p))
+    columns = {
+        "heads": [" ".join(map(str, heads)) for heads in parsed],
+        "n_heads": [len(heads) for heads in parsed],
+        "score": mean_over_prompts(changes),
+        "ci_low": low,
+        "ci_high": high,
+        "p_value": p,
+        "q_value": q_values(p),
+        "p_family": family,
+    }
+    metadata = describe_given(held)
     return SetScores(
         parsed,
         changes,
-        table.assign(q_value=q_values(table["p_value"].to_numpy())),
-        name,
-        "share restored" if normalize else info.unit,
-        make_provenance(runs, given_heads, more),
+        pd.DataFrame(columns),
+        name=titled(
+            f"{describe_intervention(rule)} of sets of heads" + (f", {direction}" if on_pairs else ""), metadata
+        ),
+        unit="share restored" if normalize else info.unit,
+        provenance=make_provenance(
+            runs,
+            metadata,
+            direction=direction if on_pairs else None,
+            interrupted=interrupts.interrupted,
+        ),
     )
 
 
