@@ -155,8 +155,9 @@ def small(request: pytest.FixtureRequest, loaded: Callable[[str], mechheads.Mode
 
 @pytest.fixture
 def brief_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a model refuses is seen from four tokens of its answers: for tests to which that does not matter."""
+    """Answers are short where refusals are counted or begun: for tests to which that does not matter."""
     monkeypatch.setattr("mechheads.safety.openings.TOKENS", 4)
+    monkeypatch.setattr("mechheads.safety.openings.ANSWER_TOKENS", 8)
 
 
 @pytest.fixture

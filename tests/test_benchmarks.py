@@ -15,8 +15,7 @@ import pytest
 from transformers import AutoConfig
 
 import benchmarks.__main__ as command
-import mechheads as mh
-from benchmarks import machine, table, workloads
+from benchmarks import machine, table
 from benchmarks.flops import Shape, gate_update
 from benchmarks.measure import Measurement, measure
 from benchmarks.runner import LoadedTool, Run
@@ -122,13 +121,6 @@ def test_both_limits_are_the_needed_operations_at_their_speed() -> None:
         assert found["tools"]["mechheads"][f"ratio_to_{limit}"] == pytest.approx(12 / seconds)
 
 
-def test_tables_of_a_record() -> None:
-    results = recorded("first", "second")
-    text = table.markdown(results)
-    assert "### first" in text and "### second" in text and "12 s" in text
-    assert "24 s (2.0; 2.0 to 2.0)" in text and "Times the limit:" in text and "of a sweep's own sizes" in text
-
-
 def test_the_readme_has_the_recorded_factors() -> None:
     results, gpu = (stored(name) for name in ("results", "gpu"))
     text = (ROOT / "README.md").read_text("utf-8")
@@ -149,18 +141,3 @@ def test_the_command_runs_in_a_small_form(tmp_path: Path, monkeypatch: pytest.Mo
     assert [one["workload"] for one in model["results"]] == ["W1", "gates"]
     for one in model["results"]:
         assert len(one["tools"]) == 2 and not [tool for tool in one["tools"].values() if "error" in tool]
-
-
-@pytest.mark.slow
-def test_every_workload_can_be_built_for_the_default_model() -> None:
-    spec, model = workloads.default_model("cpu"), mh.load()
-    built = {name: workloads.build(name, model, spec, quick=True) for name in workloads.TITLES}
-    assert all(one.base and {len(row) for row in one.base} == {one.n_tokens} for one in built.values())
-    early, usual = (built[name].differ for name in ("W1-early", "W1"))
-    assert early is not None and usual is not None and max(early) < min(usual)
-
-
-def test_every_workload_has_a_tool_and_a_title() -> None:
-    for workload in TRIED:
-        assert workload.title == workloads.TITLES[workload.name]
-        assert sum(workload.kind in kinds for kinds in KINDS.values()) >= 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import threading
 from pathlib import Path
@@ -10,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import mechheads as mh
-from mechheads.limits import DEFAULT_LIMITS, Limits, Settings, budget_bytes, current
-from mechheads.progress import Bar
+from mechheads.limits import Limits, Settings, budget_bytes, current
 from support.made_workers import MadeWorkers
 
 
@@ -33,24 +31,11 @@ def test_limits_of_a_budget_are_its_bytes_and_the_usual_pieces(budget, size):
     assert budget_bytes(budget) == size
 
 
-def test_limits_hold_as_they_are():
-    given = Limits(memory=5, tokens=1)
-    with mh.settings(budget=given):
-        assert current().limits == given
-    assert current().limits == DEFAULT_LIMITS == Limits()
-
-
 @pytest.mark.parametrize("budget", [0, -5, 0.5, "0 GB", "-1 GB", "much", "2 XB", "", "1.2.3 GB", math.nan, math.inf])
 def test_a_budget_that_makes_no_sense_is_refused(budget):
     for read in (lambda given: mh.settings(budget=given), budget_bytes):
         with pytest.raises(ValueError, match='give a number of bytes or a text such as "2 GB"'):
             read(budget)
-
-
-@pytest.mark.parametrize("seed", [True, 1.5, "1"])
-def test_a_seed_that_is_none_is_refused(seed):
-    with pytest.raises(ValueError, match=r"^seed is .*; give a whole number$"):
-        mh.settings(seed=seed)
 
 
 def test_settings_hold_in_their_block_and_what_is_left_out_stays(tmp_path: Path):
@@ -84,13 +69,6 @@ def test_settings_of_one_thread_are_not_those_of_another():
         thread.start()
         thread.join()
     assert found == [0]
-
-
-@pytest.mark.parametrize("shown", [True, False])
-def test_settings_show_and_hide_bars(shown):
-    with mh.settings(progress=shown), Bar(range(3), file=(written := io.StringIO())) as bar:
-        assert list(bar) == [0, 1, 2]
-    assert bool(written.getvalue()) == shown
 
 
 def test_a_call_may_have_settings_of_its_own(llama: mh.Model):

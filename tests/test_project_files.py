@@ -1,10 +1,9 @@
-"""The files around the package agree: commit hooks, workflow, build settings, issue templates."""
+"""The files around the package agree: commit hooks and workflows; and what no test may do."""
 
 from __future__ import annotations
 
 import ast
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,31 +35,6 @@ def test_the_workflows_run_the_scripts_on_the_python_of_the_project(workflow: st
     (python,) = (step["with"] for step in steps if "setup-python" in step.get("uses", ""))
     assert (python["python-version"], python["cache"]) == ("3.11", "pip")
     assert load(".readthedocs.yaml")["build"]["tools"]["python"] == "3.11"
-
-
-def test_ci_tries_the_page_in_a_jupyterlab_that_is_pinned() -> None:
-    assert "\nbeside types_and_lab\n" in CI and "&& .ci/lab" in CI and (ROOT / ".ci" / "lab").stat().st_mode & 0o111
-    for name in ("constraints.txt", "constraints-tl3.txt"):
-        assert re.search(r"^jupyterlab==4\.6\.", (ROOT / name).read_text("utf-8"), re.MULTILINE), name
-    assert "JupyterLab 4.6" in (ROOT / "docs" / "explorer.md").read_text("utf-8")
-
-
-def test_the_citation_names_the_authors_and_the_license_of_the_project() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    citation = load("CITATION.cff")
-    assert citation["authors"] == project["authors"]
-    assert (citation["license"], citation["keywords"]) == (project["license"], project["keywords"])
-    assert citation["abstract"].strip() == project["description"]
-
-
-@pytest.mark.parametrize("name", ["bug", "feature"])
-def test_issue_templates_ask_for_what_is_needed(name: str) -> None:
-    template = load(f".github/ISSUE_TEMPLATE/{name}.yml")
-    assert {"name", "description", "body"} <= template.keys()
-    ids = [field["id"] for field in template["body"]]
-    assert len(ids) == len(set(ids))
-    assert any(field.get("validations", {}).get("required") for field in template["body"])
-    assert all(field["attributes"]["label"] for field in template["body"])
 
 
 def test_no_test_skips_itself() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -192,34 +191,6 @@ def test_contrasts_are_differences(llama):
         for key, against in ((0, 1), (1, 2), (0, 2))
     )
     np.testing.assert_allclose(one + two, three, atol=1e-9)
-
-
-def test_named_parts_sum_to_the_total_and_are_said(llama):
-    why = mh.behaviour.attention_attribution(llama, TEXTS, "L2H1", key=1)
-    for side in ("query", "key"):
-        first = why.parts(side, 3)
-        assert len(first) == 4 and first["part"].iloc[-1] == "everything else"
-        np.testing.assert_allclose(first["score"].sum(), why.query.dataset["total"].values.mean())
-        sizes = first["score"].abs().tolist()[:3]
-        assert all(one >= other for one, other in pairwise(sizes))
-    assert "against the other keys" in repr(why)
-    assert why.query.missing == ()
-    assert "Kamath" in why.citation() and why.unit == "nats"
-    with pytest.raises(ValueError, match="side is 'value'; choose one of 'query', 'key'"):
-        why.parts("value")
-
-
-def test_it_prints_the_largest_parts_of_each_side_and_which_intervals_include_0(llama):
-    one, several = (mh.behaviour.attention_attribution(llama, TEXTS[:n], "L2H1", key=1) for n in (1, len(TEXTS)))
-    shown, _ = several._shown()
-    for side in ("query", "key"):
-        parts, found = several.parts(side, 8), shown[shown["side"] == side]
-        assert found["part"].tolist() == parts["part"].tolist()
-        np.testing.assert_array_equal(found["score"], parts["score"])
-        includes = (parts["ci_low"] <= 0) & (parts["ci_high"] >= 0)
-        assert found["includes_0"].tolist() == ["yes" if each else "no" for each in includes]
-    assert {"yes", "no"} == set(shown["includes_0"]) and "everything else" in str(several)
-    assert set(one._shown()[0]["includes_0"]) == {"too few"}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 import mechheads as mh
 import mechheads.behaviour.examples
 import mechheads.behaviour.windows
-from mechheads.behaviour import HeadExamples, head_examples
+from mechheads.behaviour import head_examples
 from mechheads.behaviour.examples import PARTS, profile_and_examples
 from mechheads.prompts.encoding import token_strings
 from support.levels import ONE_FIRST
@@ -100,16 +100,6 @@ def test_every_tenth_of_the_activity_has_its_examples(llama: mh.Model) -> None:
     assert not other.table["text"].equals(examples.table["text"])
 
 
-def test_a_head_that_copies_its_tokens_is_shown_at_them(llama: mh.Model) -> None:
-    texts = texts_for(llama, 3)
-    examples = head_examples(llama, texts, window=WINDOW)
-    row = examples.of("L0H1", around=2).iloc[0]
-    words = token_strings(texts[row["text"]], llama.tokenizer)
-    assert f"[[{words[row['query']]}]]" in row["shown"]
-    assert row["key"] == row["query"] or f"<<{words[row['key']]}>>" in row["shown"]
-    assert row["shown"].endswith("...") == (max(row["query"], row["key"]) + 2 < len(words) - 1)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -125,13 +115,3 @@ def test_what_cannot_be_is_said(llama: mh.Model, options: dict[str, Any], messag
     given = {"texts": [[9] * 20, [8] * 20]} | options
     with pytest.raises(ValueError, match=message):
         head_examples(llama, **given)
-
-
-def test_a_head_or_row_that_is_not_there_is_said(llama: mh.Model) -> None:
-    examples = head_examples(llama, texts_for(llama, 3), window=WINDOW)
-    assert isinstance(examples, HeadExamples)
-    with pytest.raises(ValueError, match="L99H0"):
-        examples.of("L99H0")
-    for ask in (examples.text, examples.attention):
-        with pytest.raises(ValueError, match=r"example is 9999; there are \d+, counted from 0"):
-            ask(9999)

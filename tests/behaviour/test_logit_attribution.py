@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +17,6 @@ from support.micro import FRANCE_RUN, micro  # noqa: F401
 from support.releases import only_on_4
 from support.weight_surgery import load
 
-attribution = importlib.import_module("mechheads.behaviour.logit_attribution")  # the folder has a function of that name
 TEXTS = [" The capital of France is", " The capital of Spain is the big", " When John and Mary"]
 PROMPTS = mh.Prompts(TEXTS, [" Paris", " Madrid", " went"], [" Rome", " Berlin", " is"])
 PAIRS = mh.PromptPairs([" The capital of France is"], [" The capital of Italy is"], [" Paris"], [" Rome"])
@@ -176,12 +174,6 @@ def test_what_is_attributed_follows_from_the_answers(llama):
     np.testing.assert_allclose(clean.values, mh.behaviour.logit_attribution(llama, PAIRS.side("clean")).values)
 
 
-def test_equal_logits_under_a_soft_cap_have_finite_parts(loaded):
-    model = loaded("gemma")
-    scores = mh.behaviour.logit_attribution(model, mh.Prompts(TEXTS, PROMPTS.answer, PROMPTS.answer))
-    np.testing.assert_allclose(scores.values, 0, atol=1e-6)
-
-
 def test_a_model_that_reads_its_last_state_otherwise_is_refused(tiny):
     model = mh.load(tiny("llama"))
     model.model.unembed.register_forward_hook(lambda module, given, out: -1.5 * out)
@@ -199,12 +191,6 @@ def test_bad_arguments_are_errors_before_the_model_runs(llama, monkeypatch):
         mh.settings(budget=0)(mh.behaviour.logit_attribution)(llama, PROMPTS)
     with pytest.raises(ValueError, match=r"answer\[0\] = ' Parisian' is not one token"):
         mh.behaviour.logit_attribution(llama, mh.Prompts(TEXTS[:1], [" Parisian"]))
-
-
-def test_a_model_whose_blocks_do_more_is_refused_with_the_layer(llama, monkeypatch):
-    monkeypatch.setattr(FrozenRun, "_of_attention", lambda *_: None)
-    with pytest.raises(ValueError, match=r"does not support logit_attribution: layer 0 does more with its heads"):
-        mh.behaviour.logit_attribution(llama, PROMPTS)
 
 
 def test_parts_that_miss_the_logit_are_refused(llama, monkeypatch):

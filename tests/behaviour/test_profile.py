@@ -15,7 +15,7 @@ import mechheads.behaviour.profile
 import mechheads.behaviour.windows
 from mechheads.behaviour import profile_heads
 from mechheads.behaviour.measure import MEASURES, delimiters, measure
-from mechheads.behaviour.profile import PROFILED, Totals
+from mechheads.behaviour.profile import Totals
 from mechheads.behaviour.programs import PROGRAMS
 from mechheads.behaviour.windows import Windows, default_texts, windows_of
 from mechheads.data import folder
@@ -139,7 +139,7 @@ def test_interrupted_or_killed_it_goes_on_to_the_same_bits(
     assert stored(llama, texts, window=32).dataset.identical(whole.dataset)
 
 
-@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("n", [3])
 def test_workers_give_the_same_bits_in_whatever_order_they_answer(
     llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int
 ) -> None:
@@ -176,12 +176,6 @@ def test_ctrl_c_finishes_the_windows_in_flight(llama: mh.Model, monkeypatch: pyt
     assert part.dataset["values"].equals(profile_heads(llama, texts[:4], window=16).dataset["values"])
 
 
-def test_repeated_tokens_that_do_not_fit_are_refused(llama: mh.Model) -> None:
-    most = llama.n_ctx // 2
-    with pytest.raises(ValueError, match=f"length is {most}, so rows have {2 * most + 1} tokens, but the context has"):
-        mh.behaviour.repeated_tokens(llama, length=most)
-
-
 def test_windows_are_cut_from_texts_and_those_of_one_length_run_together(
     llama: mh.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,17 +201,6 @@ def test_every_window_of_a_text_begins_as_the_model_expects(loaded: Callable[[st
     assert found[0][:, 0].tolist() == [begin] * 3 and found[0][:, 1:].flatten().tolist() == ids[1:]
 
 
-def test_texts_come_from_a_file_a_list_or_the_package(llama: mh.Model, tmp_path: Path) -> None:
-    text = " The capital of France is Paris and the capital of Italy is Rome yes no dog cat king"
-    (tmp_path / "texts.txt").write_text(f"{text}\n\n{text} three")
-    options: dict[str, Any] = {"window": 16}
-    from_file = profile_heads(llama, tmp_path / "texts.txt", **options)
-    np.testing.assert_array_equal(from_file.scores, profile_heads(llama, [text, f"{text} three"], **options).scores)
-    assert len("".join(default_texts())) > 400_000
-    with pytest.raises(ValueError, match="texts have no window of at least 16 tokens; give longer texts"):
-        profile_heads(llama, [" yes no"], **options)
-
-
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -235,18 +218,6 @@ def test_texts_come_from_a_file_a_list_or_the_package(llama: mh.Model, tmp_path:
 def test_what_does_not_fit_is_refused(options: dict[str, Any], error: str, llama: mh.Model) -> None:
     with pytest.raises(ValueError, match=error):
         profile_heads(llama, **{"texts": [[9] * 40]} | options)
-
-
-def test_it_is_a_result_like_the_others(llama: mh.Model) -> None:
-    profile = profile_heads(llama, ids_for(llama, 6, 24).tolist(), window=24)
-    assert profile.extra_dims == ("behaviour",) and profile.dataset["behaviour"].values.tolist() == list(PROFILED)
-    excess = profile.values.values - profile.dataset["null"].values[..., None]
-    np.testing.assert_allclose(profile.dataset["excess"][..., 0], excess.mean(-1)[..., 0], atol=1e-9)
-    table, fit = profile.table(), profile.dataset["fit"].values
-    assert table["program"].tolist() == [PROGRAMS[at] for at in fit.argmax(-1).ravel()]
-    np.testing.assert_allclose(table["fit"], fit.max(-1).ravel())
-    with pytest.raises(ValueError, match="name is 'sinks'"):
-        profile.named("sinks")
 
 
 def test_the_corpus_has_texts_of_twelve_kinds_and_none_twice() -> None:

@@ -162,13 +162,6 @@ def test_what_is_no_program_is_told_in_one_sentence(program: Any, message: str, 
         mh.behaviour.test_program(loaded("llama"), ROWS, {"L0H1": program}, window=16)
 
 
-def test_programs_need_heads_that_exist(loaded: Any) -> None:
-    with pytest.raises(ValueError, match="L9H0"):
-        mh.behaviour.test_program(loaded("llama"), ROWS, {"L9H0": "first"})
-    with pytest.raises(ValueError, match="programs is 'previous'; give a dict of heads and programs"):
-        mh.behaviour.test_program(loaded("llama"), ROWS, "previous")
-
-
 def test_a_program_is_an_intervention_that_passes_every_check_and_can_be_given(model: mh.Model) -> None:
     rule = AttentionProgram("previous")
     assert "mh.patching.patch_sets of both agrees with full forward passes" in str(mh.testing.check(rule))

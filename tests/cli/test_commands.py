@@ -69,12 +69,6 @@ def test_lists_are_given_with_commas_or_repeated(words: str, name: str) -> None:
         assert COMMANDS[words].make_context(words, [*more, *typed]).params[name] == [first, second]
 
 
-def test_a_comma_in_the_name_of_a_file_is_no_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("a,b.json").touch()
-    assert COMMANDS["atlas"].make_context("x", ["--relations", "a,b.json"]).params["relations"] == ["a,b.json"]
-
-
 WRONG: dict[str, tuple[str, int]] = {
     "atlas --only labels,safty": ("only is 'safty'; choose one of 'patching', 'text', 'labels'", 1),
     "atlas --only ,": ("Invalid value for '--only': it names nothing", 2),
@@ -133,12 +127,6 @@ def test_what_goes_wrong_with_the_machine_is_one_sentence(
 ) -> None:
     load_fails(monkeypatch, error)
     assert told in said("atlas", "--out", tmp_path / "out", code=1)
-
-
-def test_a_mistake_of_the_package_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load_fails(monkeypatch, KeyError("a mistake"))
-    done = CliRunner().invoke(main, ["atlas", "--out", str(tmp_path / "out")])
-    assert isinstance(done.exception, KeyError)
 
 
 def test_a_figure_that_lacks_a_model_says_so_by_its_exit_code(tiny: Tiny, tmp_path: Path) -> None:

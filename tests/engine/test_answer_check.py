@@ -68,19 +68,3 @@ def test_an_answer_without_its_space(model):
 )
 def test_where_answers_do_not_matter_or_are_right_nothing_is_said(model, prompts, metric):
     assert said(mh.ablate, model, prompts, metric=metric, heads="L29H0") == []
-
-
-def test_a_metric_of_ones_own_is_known_by_what_it_reads(model):
-    def answer_logit(logits, context):
-        return logits[:, -1].gather(-1, context.answer[:, None])[:, 0]
-
-    found = said(mh.ablate, model, pairs(["Paris", " Moscow"], [" Rome", " Rome"]), metric=answer_logit, heads="L29H0")
-    assert len(found) == 1
-
-
-def test_many_prompts_are_counted_and_the_first_three_shown(model):
-    five = mh.PromptPairs(CLEAN[:1] * 5, CORRUPTED[:1] * 5, [" Rome"] * 5, [" Paris"] * 5)
-    (message,) = said(ANALYSES["activation_patch"], model, five)
-    assert "for 5 of 5 prompts" in message
-    assert message.count("'The capital of France is'") == 3
-    assert ") and 2 more. Leave" in message

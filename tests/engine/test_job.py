@@ -110,15 +110,6 @@ def test_a_job_runs_once_more_for_each_set_of_heads_that_is_given(small, jobs, r
     assert runs == ["whole"]
 
 
-def test_prepare_runs_both_sides_in_one_pass(small, runs):
-    job = mh.prepare(small, PAIRS)
-    assert runs == ["whole"]
-    assert job.runs.ran == sum(tokens.ids.numel() for tokens in PAIRS.tokens(small))
-    runs.clear()
-    mh.prepare(small, PROMPTS)
-    assert runs == ["whole"]
-
-
 def test_a_site_that_a_job_lacks_is_run_once_and_kept_as_if_it_had_been_asked_for(small, runs):
     expected = mh.activation_patch(small, PAIRS, site="q").values
     for sites, more in ((("z",), ["whole"] * 2), (("q",), [])):  # each side once more, or not at all
@@ -142,13 +133,6 @@ def test_a_job_on_disk_gives_the_same(small, jobs):
     np.testing.assert_array_equal(ON_PAIRS["path_patch"](on_disk), ON_PAIRS["path_patch"](jobs[id(PAIRS)]))
 
 
-def test_a_job_says_what_it_holds(small, jobs):
-    name, pos = small.name, PROMPTS.tokens(small).ids.shape[1]
-    wanted = f"<Job of {name!r}: 3 prompts of up to {pos} tokens, clean and corrupted runs cached>"
-    assert repr(jobs[id(PAIRS)]) == wanted
-    assert repr(mh.prepare(small, [" The dog"])).startswith(f"<Job of {name!r}: 1 prompt of up to ")
-
-
 @pytest.fixture(scope="module")
 def other_jobs(loaded) -> dict[int, Job]:
     """Jobs of another model."""
@@ -156,7 +140,7 @@ def other_jobs(loaded) -> dict[int, Job]:
     return {id(prompts): mh.prepare(model, prompts) for prompts in (PAIRS, PROMPTS)}
 
 
-@pytest.mark.parametrize(("prompts", "name"), ASKED, ids=NAMES)
+@pytest.mark.parametrize(("prompts", "name"), [(PAIRS, "path_patch"), (PROMPTS, "ablate")])
 def test_a_job_beside_prompts_or_of_another_model_is_an_error_and_so_are_no_prompts(llama, other_jobs, prompts, name):
     ask, job = analysis(prompts, name), other_jobs[id(prompts)]
     with pytest.raises(ValueError, match=r"both (pairs|prompts) and a job are given, but a job has its own prompts"):
@@ -165,9 +149,3 @@ def test_a_job_beside_prompts_or_of_another_model_is_an_error_and_so_are_no_prom
         ask(llama, job)
     with pytest.raises(ValueError, match=r"(pairs|prompts) is missing; give prompts, or a job from mh.prepare"):
         ask(llama)
-
-
-@pytest.mark.parametrize("ask", [mh.activation_patch, mh.patching.attribution_patch, mh.path_patch])
-def test_a_job_of_plain_prompts_is_an_error_for_an_analysis_of_pairs(other_jobs, ask):
-    with pytest.raises(ValueError, match=r"pairs is a Prompts; .* needs mh.PromptPairs"):
-        ask(other_jobs[id(PROMPTS)])

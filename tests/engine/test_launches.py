@@ -168,9 +168,3 @@ def test_a_metric_of_many_copies_at_once_gives_what_it_gives_of_each(loaded: Cal
     )
     assert float(each.min()) > 0
     np.testing.assert_allclose(each, together, rtol=1e-6)
-
-
-def test_a_metric_that_takes_no_copies_but_says_so_is_refused(loaded: Callable[[str], mh.Model]) -> None:
-    wrong = mh.metric(copies=True)(lambda logits, context: logits[:, -1].amax(-1))
-    with pytest.raises(ValueError, match=r"gave shape \[.*\] for 1 copies of 8 prompts; .* shape \[1, 8\]"):
-        mh.ablate(loaded("gpt2"), TEXTS[0], metric=wrong)

@@ -12,11 +12,10 @@ import pytest
 import torch
 
 import mechheads as mh
-from mechheads.metrics import MetricInfo, attention_to
-from mechheads.testing import check
+from mechheads.metrics import attention_to
 from support import oracles
 from support.levels import ONE_FIRST, few, on_two
-from support.releases import TRANSFORMERLENS_4, only_on_4
+from support.releases import TRANSFORMERLENS_4
 from support.texts import CLEAN, PAIRS
 
 ARCHITECTURES = ONE_FIRST
@@ -152,12 +151,6 @@ def test_paths_to_a_head_equal_two_full_runs(small, receiver):
     assert np.abs(effect.values).max() > 1e-5
 
 
-def test_paths_that_cannot_change_the_pattern_are_refused(llama):
-    for receivers in ("final", "L2H1.v", "L2H2.q", "L2.mlp"):
-        with pytest.raises(ValueError, match=f'a path to "{receivers}" cannot change L2H1.pattern.*give "L2H1.q"'):
-            mh.path_patch(llama, PAIRS, receivers=receivers, metric=TO)
-
-
 def test_heads_stacked_packed_and_in_small_parts_give_the_same(llama):
     whole = mh.ablate(llama, CLEAN, metric=TO)
     small = mh.ablate(llama, CLEAN, metric=TO, budget="100 KB")
@@ -168,30 +161,6 @@ def test_heads_stacked_packed_and_in_small_parts_give_the_same(llama):
     together = mh.ablate(packed, metric=TO)
     one = [mh.ablate(llama, [CLEAN[0] + end], metric=TO).values[..., 0] for end in (" big", " small", " of the", " is")]
     np.testing.assert_allclose(together.values, np.stack(one, -1), atol=1e-6)
-
-
-@only_on_4
-def test_prompts_that_share_a_row_are_read_apart(llama):
-    texts = [" The capital of France is the" + end for end in (" big", " small", " of the", " is", " dog yes", " one")]
-    options = {"metric": attention_to("L2H1", 3), "positions": [1]}
-    plan = mh.plan(llama, texts, intervention="zero", **options)
-    assert plan.packed
-    found = mh.ablate(llama, texts, **options).values
-    alone = [mh.ablate(llama, [text], **options).values[..., 0] for text in texts]
-    np.testing.assert_allclose(found, np.stack(alone, -1), atol=1e-6)
-
-
-def test_the_plan_shows_where_runs_end(llama):
-    plan = mh.plan(llama, CLEAN, intervention="zero", metric=TO)
-    late = (llama.n_layers - 2) * llama.n_heads
-    assert f"runs end at L2H1.pattern, which the metric reads, and compute no logits; {late} heads come" in repr(plan)
-    assert plan.unreached == late and plan.units == 2 * llama.n_heads
-    same, at_1 = (
-        {"intervention": "zero", "heads": [(0, head) for head in range(llama.n_heads)]},
-        attention_to("L1H1", 2),
-    )
-    early, late = mh.plan(llama, CLEAN, metric=at_1, **same), mh.plan(llama, CLEAN, **same)
-    assert (early.blocks, late.blocks) == (2 * llama.n_heads, 3 * llama.n_heads) and early.flops < late.flops
 
 
 def test_no_later_block_and_no_logits_are_computed(llama, monkeypatch):
@@ -205,78 +174,19 @@ def test_no_later_block_and_no_logits_are_computed(llama, monkeypatch):
     assert set(after_the_cached_run) == {0, 1}
 
 
-def test_normalised_named_and_stored(llama, tmp_path):
-    pairs = mh.PromptPairs.from_templates(
-        " The capital of{subject} is the",
-        {"subject": [(" France", " Italy"), (" Spain", " Germany")]},
-        answer=[(" Paris", " Rome"), (" Madrid", " Berlin")],
-    )
-    named, at = attention_to("L2H1", "subject"), attention_to("L2H1", 4)
-    assert int(pairs.tokens(llama)[0].positions["subject"][0]) == 4
-    shares = mh.activation_patch(llama, pairs, metric=named, normalize=True)
-    plain = mh.activation_patch(llama, pairs, metric=at)
-    gap = np.mean(
-        [
-            float(read(llama, side.ids[i : i + 1], "pattern", 2, 1)[-1, 4]) * sign
-            for side, sign in zip(pairs.tokens(llama), (2, -2), strict=True)
-            for i in range(2)
-        ]
-    )
-    np.testing.assert_allclose(shares.dataset["values"] * gap, plain.dataset["values"], atol=1e-5)
-    store = tmp_path / "ledger.sqlite"
-    first = mh.activation_patch(llama, pairs, metric=named, store=store)
-    again = mh.activation_patch(llama, pairs, metric=named, store=store)
-    other = mh.activation_patch(llama, pairs, metric=attention_to("L2H2", "subject"), store=store)
-    log = mh.activation_patch(llama, pairs, metric=attention_to("L2H1", "subject", log=True), store=store)
-    assert np.array_equal(first.values, again.values)
-    for differs in (other, log):
-        assert not np.allclose(first.values, differs.values, atol=1e-7)
-    assert first.provenance["metric"] == "attention of L2H1 from last to subject"
-    assert MetricInfo.of(named).bounds_of_changes() == (-1, 1, False)
-    assert MetricInfo.of(attention_to("L2H1", 1, log=True)).bounds_of_changes() == (-np.inf, np.inf, False)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: attention_to("L2", 2), "is not a head"),
         (lambda: attention_to("L9H1", 2), "L9H1 is out of range"),
         (lambda: attention_to("L0H1", 2), "none of them comes before L0H1.pattern.*choose a head of a later layer"),
         (lambda: attention_to("L2H1", 4, query=3), "L2H1 gives token 4 of prompt 0 no attention at all from token 3"),
         (lambda: attention_to("L2H1", "subject"), "key: position 'subject'; these prompts have last"),
-        (lambda: attention_to("L2H1", 99), "key: token 99, but the shortest prompt has"),
-        (lambda: attention_to("L2H1", 0, query=-99), "metric reads token -99, but the shortest prompt has"),
         (lambda: mh.metric(activation="L2H1.q"), "activation is 'L2H1.q'; give the pattern or the z of a head"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_a_sentence(llama, make, message):
     with pytest.raises(ValueError, match=message):
         mh.ablate(llama, CLEAN, metric=make())
-
-
-def test_a_function_that_needs_logits_says_what_to_use(llama):
-    with pytest.raises(ValueError, match=r"reads L2H1.pattern, and mh.patching.* needs a metric of logits"):
-        mh.patching.attribution_patch(llama, PAIRS, metric=TO)
-
-
-def test_sets_of_heads_are_measured_too(llama):
-    found = mh.patching.patch_sets(llama, PAIRS, [["L0H1", "L1H2", "L2H0"]], metric=TO)
-    without = mh.patching.patch_sets(llama, PAIRS, [["L0H1", "L1H2"], ["L2H0"]], metric=TO)
-    np.testing.assert_allclose(found.values[0], without.values[0], atol=1e-7)
-    assert not np.asarray(without.values[1]).any() and np.abs(found.values[0]).max() > 1e-5
-
-
-def test_metrics_that_read_a_head_pass_their_checks(llama):
-    z = mh.metric(activation="L1H2.z", reads=2)(lambda z, context: z.square().sum((1, 2)))
-    for metric in (attention_to("L1H2", 1), attention_to("L1H2", 0, log=True), z):
-        check(metric)
-
-    @mh.metric(activation="L1H2.pattern", reads="all")
-    def padded(pattern, context):
-        return pattern[:, :, 1].sum(1)
-
-    with pytest.raises(AssertionError, match="a full forward pass of this prompt alone"):
-        check(padded)
 
 
 FAMILIES = ("qwen3", "gemma2", "gemma3", "gpt-neox", "bloom", "gpt-oss", "mistral", "olmo2-mha", "cohere2", "falcon-7b")

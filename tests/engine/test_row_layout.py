@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import mechheads as mh
-from mechheads.model.parts import name_of_keys
 from support.levels import few
 from support.releases import TRANSFORMERLENS_4, only_on_4
 
@@ -57,17 +55,3 @@ def test_whole_rows_are_said_with_what_they_cost(name: str, family: Callable[[st
     plan = mh.plan(model, prompts, intervention=mh.Zero(), positions=[7])
     assert (plan.layout, plan.times) == ("whole", 8)  # 8 tokens in place of the last one
     assert "cannot be resumed from cached keys: about 8 times the work" in repr(plan)
-
-
-def test_the_name_of_cached_keys_is_read_from_the_signature() -> None:
-    class DynamicCache:
-        pass
-
-    def current(hidden: int, cache: DynamicCache | None = None, **kwargs: Any) -> None: ...
-    def older(hidden: int, past_key_values: Any = None, cache: Any = None) -> None: ...
-    def oldest(hidden: int, layer_past: Any = None) -> None: ...
-    def newer(hidden: int, memory: DynamicCache | None = None) -> None: ...
-    def unnamed(*args: Any, **kwargs: Any) -> None: ...
-
-    found = [name_of_keys(forward) for forward in (current, older, oldest, newer, unnamed)]
-    assert found == ["cache", "past_key_values", "layer_past", "memory", "past_key_values"]

@@ -17,7 +17,6 @@ import pytest
 import mechheads as mh
 import mechheads.engine.dispatch
 import mechheads.engine.work
-from mechheads.engine.work import UnitRuns
 from mechheads.limits import Limits
 from mechheads.model.load import load_again
 from support.made_workers import MadeWorkers, pressing
@@ -75,24 +74,6 @@ def test_workers_give_the_numbers_of_one_process(small, two, name):
     np.testing.assert_allclose(ours, ANALYSES[name](small), rtol=1e-5, atol=1e-6)
 
 
-def test_workers_share_the_units_evenly_and_compute_a_set_once(small):
-    workers = MadeWorkers(2)
-    ablate(small, budget=None, workers=workers)
-    assert [len(units) for units in workers.computed] == [2] * 6  # three for each worker, so that both end together
-    mh.settings(workers=workers)(mh.patching.patch_sets)(small, PAIRS, [HEADS, HEADS[:2], HEADS])
-    assert len(workers.computed) == 6 + 2
-
-
-def test_workers_cache_the_runs_of_an_analysis_once(small, monkeypatch: pytest.MonkeyPatch):
-    ready, made = mechheads.engine.work.make_ready, []
-    monkeypatch.setattr(mechheads.engine.work, "make_ready", lambda *a, **k: made.append(a) or ready(*a, **k))
-    workers = MadeWorkers(1)
-    mh.settings(workers=workers)(mh.patching.faithfulness)(small, PAIRS, HEADS)  # all heads and none, then the circuit
-    assert len(made) == 1
-    mh.settings(workers=workers)(mh.patching.faithfulness)(small, PAIRS, HEADS, metric=mh.log_prob)
-    assert len(made) == 2
-
-
 def units(model: mh.Model) -> set[tuple[mh.HeadId, int]]:
     return {(mh.HeadId(layer, head), 0) for layer in range(model.n_layers) for head in range(model.n_heads)}
 
@@ -137,30 +118,6 @@ def test_workers_that_compute_nothing_are_one_error_with_the_last_words(small):
             ablate(small, workers=workers)
 
 
-def test_a_worker_that_never_gets_ready_leaves_its_work_to_the_others(small, alone):
-    workers = MadeWorkers(2)
-    workers.unready = {0}
-    assert same(ablate(small, workers=workers), alone)
-
-
-def test_each_worker_finds_out_once_what_fits_into_memory(small, monkeypatch: pytest.MonkeyPatch):
-    alone = ablate(small, budget=None)
-    run, sizes = UnitRuns.__call__, []
-
-    def small_memory(self: UnitRuns, units: list[Any]) -> Any:
-        sizes.append(len(units))
-        if len(units) > 1:
-            raise MemoryError("no memory")
-        return run(self, units)
-
-    monkeypatch.setattr(UnitRuns, "__call__", small_memory)
-    workers = MadeWorkers(2)
-    ours = ablate(small, budget=None, workers=workers)
-    assert max(sizes) == 2
-    assert sizes.count(2) <= 2
-    np.testing.assert_allclose(ours.values, alone.values, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.usefixtures("terminal")
 def test_ctrl_c_once_finishes_the_units_in_flight(small, alone, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     workers, seen = pressing(1, at=4)
@@ -186,13 +143,6 @@ def test_ctrl_c_twice_stops_now_and_keeps_what_is_committed(small, alone, tmp_pa
     assert same(ablate(small, store=tmp_path / "l"), alone)
 
 
-def test_a_wrapped_model_cannot_travel(small):
-    wrapped = mh.wrap(small.model, small.tokenizer)
-    wrapped.backend.run = None  # the error comes before the model runs
-    with pytest.raises(ValueError, match=r"made by mh\.wrap, so workers cannot load it; save it with save_pretrained"):
-        mh.ablate(wrapped, CLEAN, workers=MadeWorkers(1))
-
-
 def test_a_model_that_was_changed_after_loading_is_refused(tiny):
     changed = mh.load(tiny("gpt2"))
     changed.W_U.data.mul_(1.5)
@@ -200,16 +150,7 @@ def test_a_model_that_was_changed_after_loading_is_refused(tiny):
         mh.ablate(changed, CLEAN, workers=MadeWorkers(1))
 
 
-def test_workers_on_another_kind_of_device_are_refused(small, monkeypatch: pytest.MonkeyPatch):
-    kinds = iter(["cuda (one kind)", "cpu"])
-    monkeypatch.setattr(mechheads.engine.dispatch, "arithmetic", lambda device: next(kinds))
-    with pytest.raises(
-        ValueError, match=r"on cuda \(one kind\) in this process and on cpu on a worker, which rounds d"
-    ):
-        mh.ablate(small, CLEAN, workers=MadeWorkers(1))
-
-
-@pytest.mark.parametrize("asked", [-1, 2.5, "2", "two", "", "ray://there", "a b:1", ["10.0.0.5:6379"]])
+@pytest.mark.parametrize("asked", [-1, "two", "ray://there"])
 def test_workers_that_are_none_are_refused(small, asked):
     with pytest.raises(
         ValueError, match=r"workers is .*; give a number of workers on this machine, such as 2, the addr"
@@ -239,14 +180,3 @@ def test_an_error_on_a_worker_is_raised_here_with_its_trace(small):
         mh.sweep(small, CLEAN[:1], intervention=breaking, budget=EVERY_UNIT, workers=MadeWorkers(2))
     (note,) = caught.value.__notes__
     assert note.startswith("On worker ") and "in breaking" in note
-
-
-def test_what_cannot_be_sent_is_refused(small):
-    endless = iter(lambda: 0.5, None)
-    numbers = (number for number in endless)
-
-    def scaled(z, context):
-        return z * next(numbers)
-
-    with pytest.raises(ValueError, match="workers: this analysis cannot be sent to another process"):
-        mh.sweep(small, CLEAN, intervention=scaled, workers=MadeWorkers(1))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import json
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +29,6 @@ HOSTILE = [
     "L1H2",
     "",
 ]
-_ENDS = ("", "_ci_low", "_ci_high", "_p_family", "_q")
 TABLES = {
     "attention_attribution",
     *("examples", "patterns", "set_scores", "faithfulness"),
@@ -72,12 +69,6 @@ def views_of(model: Any) -> list[dict[str, Any]]:
     """The columns with scores of their own, in the order of the questions."""
     named = [name for question in model["questions"] for name in question["views"]]
     return [next(column for column in model["columns"] if column["name"] == name) for name in named]
-
-
-def column_of(scores: mh.HeadScores) -> dict[str, Any]:
-    """The column of one result."""
-    (column,) = views_of(model_of(scores))
-    return column
 
 
 @pytest.fixture(scope="module")
@@ -134,26 +125,6 @@ def test_the_result_of_every_analysis_makes_a_page(small, name):
 
 def test_every_kind_of_scores_has_a_name():
     assert {name for name, kind in KINDS.items() if kind.label} == set(KINDS) - TABLES
-
-
-def test_two_runs_of_one_model_stand_together(small):
-    runs = [small.cache([text], sites=("pattern",)) for text in CLEAN[:2]]
-    one = collect(runs)
-    assert one.patterns is not None and one.patterns.tokens(1) == list(runs[1].tokens.strings[0])
-    np.testing.assert_allclose(
-        one.patterns.first[2, 1][-len(runs[1].tokens.strings[0]) :] / 255,
-        runs[1].pattern["L2H1"][0, :, 0],
-        atol=0.51 / 255,
-    )
-
-
-def test_a_run_alone_is_the_view_of_its_patterns(small, tmp_path):
-    run = small.cache(["The capital of France is"], sites=("pattern",))
-    page = json.loads(
-        re.findall(r'id="mh-page">(.*?)</script>', mh.explore(run, tmp_path / "a.html").read_text("utf-8"))[0]
-    )
-    assert page["kind"] == "run" and page["model"]["questions"] == []
-    assert page["model"]["columns"] == [] and page["start"] == "L0H0"
 
 
 def test_results_of_another_model_are_refused():
@@ -249,15 +220,6 @@ def test_names_become_columns_that_a_search_line_can_hold():
     ]
 
 
-def test_a_further_dimension_has_a_view_for_each_label_if_there_are_few(small):
-    each = mh.activation_patch(small, PAIRS, positions="each")
-    one = collect({"by token": each})
-    labels = [view.label for view in one.atlas.own_views.values()]
-    assert labels == [f"by token, pos {pos}" for pos in range(8)]
-    assert one.atlas.to_dataframe()["by_token_pos_3"].tolist() == each.select(pos=3).scores.values.ravel().tolist()
-    assert len({column["question"] for column in views_of(model_of({"by token": each}))}) == 1
-
-
 def test_of_many_labels_each_head_has_the_one_furthest_from_0():
     values = np.random.default_rng(0).normal(size=(3, 4, 20, 2, 5))
     values[1, 2] = np.nan
@@ -278,24 +240,6 @@ def test_of_many_labels_each_head_has_the_one_furthest_from_0():
     assert views_of(model_of({"sweep": scores}))[0]["values"][6] is None
 
 
-def test_contradictions_are_between_measures_of_the_same_prompts(small):
-    rng = np.random.default_rng(0)
-
-    def effect(means: list[float], name: str, prompts: str) -> mh.HeadScores:
-        values = np.array([means])[..., None] + 0.001 * rng.normal(size=(1, 4, 8))
-        metadata = {"prompts": prompts, "model": "m"}
-        return mh.HeadScores.from_values(values, name=name, unit="nats", kind="demo", provenance=metadata)
-
-    first, second = effect([0.5, 0.5, 0.01, 0.5], "a", "x"), effect([0.5, -0.5, 0.01, 0.02], "b", "x")
-    model = model_of({"a": first, "b": second, "elsewhere": effect([-0.5] * 4, "c", "y")})
-    found = {question["title"]: question["contradictions"] for question in model["questions"]}
-    assert {name: [each["a"]["head"] for each in some] for name, some in found.items()} == {
-        "a": ["L0H1", "L0H3"],
-        "elsewhere": [],
-    }
-    assert all((each["a"]["measured"], each["b"]["measured"]) == ("a", "b") for each in found["a"])
-
-
 def test_a_card_has_your_values_prompt_by_prompt():
     scores = demo(cluster=[*"aab", "<b>", "e"])
     payload = shown({"my ablation": scores})
@@ -305,33 +249,3 @@ def test_a_card_has_your_values_prompt_by_prompt():
     assert effect["title"] == "my ablation"
     assert effect["values"] == pytest.approx(scores.values.values[1, 2].tolist())
     assert model_of(mh.HeadScores.from_scores(np.eye(3), name="a", kind="demo"))["panes"] == []
-
-
-def test_a_profile_alone_has_a_pane_without_texts(small):
-    profile = EVERY["profile"].run(small)
-    card = unblock(shown(profile).blocks["mh-heads-1"])["heads"][2]
-    assert card["text"]["parts"] == [] and model_of(profile)["panes"] == ["text"]
-    assert model_of(profile)["behaviours"] is not None
-
-
-def test_safety_heads_are_told_by_the_score_that_found_them(small):
-    assert column_of(EVERY["safety heads by contribution"].run(small))["meaning"].startswith("How far the head raises")
-    turned = mh.safety_heads(small, CLEAN, 2, score="generalized_ships")
-    assert views_of(model_of(turned))[0]["unit"] == "degrees"
-
-
-def test_hostile_names_stay_texts(tmp_path):
-    given = {name: demo(name, kind=name or "k", provenance={"metric": name, "intervention": name}) for name in HOSTILE}
-    page = mh.explore(given, tmp_path / "page.html").read_bytes().decode("utf-8")
-    assert page.count("<script") == 2 + 4 and "<img" not in page
-    model = json.loads(re.findall(r'id="mh-page">(.*?)</script>', page)[0])["model"]
-    assert [column["label"] for column in views_of(model)] == [*HOSTILE[:-1], "k"]
-    odd = demo(provenance={"model": 3, "selected": 4, "receivers": 5, "metric": None, "intervention": ["x"]})
-    assert model_of(odd)["name"] == "a model"
-
-
-def test_results_open_themselves(tmp_path, monkeypatch, small):
-    monkeypatch.chdir(tmp_path)
-    assert demo().explore() == Path("explorer.html")
-    assert EVERY["attack curve"].run(small).explore("curve.html") == Path("curve.html")
-    assert ".explore() shows it in a page of all heads" in demo()._repr_html_()

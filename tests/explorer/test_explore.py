@@ -81,32 +81,6 @@ def test_a_card_holds_the_heads_that_it_links_to(atlas, tmp_path):
     assert linked and cards.keys() == linked | {name}
 
 
-def test_a_page_is_named_after_its_model_and_not_after_its_file():
-    titles = {}
-    for name in ("/data/models/llama-7b", "org/name", "./here/", "C:\\models\\phi", "model.gguf"):
-        atlas = demo()
-        atlas.model = name
-        titles[name] = atlas_payload(atlas).page["title"].removeprefix("The attention heads of ")
-    assert list(titles.values()) == ["llama-7b", "org/name", "here", "phi", "model.gguf"]
-
-
-def test_an_atlas_says_how_to_see_it():
-    assert repr(demo()) == (
-        "<Atlas of demo, 3 x 3 heads: patching. mh.explore(atlas) shows every head, mh.head_card(atlas, 'L0H0') one>"
-    )
-    assert repr(Atlas("<b>")) == (
-        "<Atlas of <b>: no result. mh.explore(atlas) shows every head, mh.head_card(atlas, 'L0H0') one>"
-    )
-    assert "<b>" not in Atlas("<b>")._repr_html_() and "mh.explore(atlas)" in demo()._repr_html_()
-
-
-def test_an_atlas_without_a_result_or_of_another_size_is_refused(small):
-    with pytest.raises(ValueError, match="has no result"):
-        mh.explore(Atlas("empty"))
-    with pytest.raises(ValueError, match="the atlas is of 2 x 2 heads; give the model of the atlas"):
-        mh.explore(demo(2, 2), "page.html", model=small)
-
-
 def test_a_view_holds_the_patterns_of_a_run(small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     texts = ["The capital of France is", "one two"]
@@ -123,12 +97,6 @@ def test_a_view_holds_the_patterns_of_a_run(small, tmp_path, monkeypatch):
         for query in range(n):
             whole[query, found["keys"][query]] = found["weights"][query]
         np.testing.assert_allclose(whole / 255, run.pattern["L2H1"][i, :n, :n].numpy(), atol=0.51 / 255)
-
-
-def test_a_view_has_an_end(small, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("mechheads.explorer.collect"), "MAX_TOKENS", 3)
-    with pytest.raises(ValueError, match="the longest prompt has 6 tokens; a view shows at most 3"):
-        small.cache(["The capital of France is"], sites=("pattern",)).attention.view("view.html")
 
 
 @pytest.mark.usefixtures("notebook")
@@ -155,11 +123,6 @@ def test_a_large_page_is_a_widget(monkeypatch):
     assert json.loads(mh.explore(demo()).page)["live"] is None
 
 
-@pytest.mark.usefixtures("notebook")
-def test_a_path_gives_a_page_in_a_notebook_too(tmp_path):
-    assert mh.explore(demo(), tmp_path / "page.html").exists()
-
-
 def test_a_saved_notebook_keeps_the_page():
     payload = live_payload()
     text = saved(payload)
@@ -167,12 +130,6 @@ def test_a_saved_notebook_keeps_the_page():
     assert '"live":null' in inner and script() in inner and 'sandbox="allow-scripts allow-downloads"' in text
     assert '<div class="mechheads-still"><h3>' in text and "<td>L1H1</td>" in text
     assert "still.hidden = true" in text.split("<script>")[1]
-
-
-def test_of_a_large_page_a_saved_notebook_keeps_the_tables(monkeypatch):
-    monkeypatch.setattr(importlib.import_module("mechheads.explorer.explore"), "_SAVED", 10)
-    text = saved(atlas_payload(demo()))
-    assert "<iframe" not in text and "<td>L1H1</td>" in text and "too large" in text
 
 
 @needs_anywidget

@@ -1,25 +1,21 @@
-"""What a page holds is what the atlas holds, number by number; texts stay texts; pages stay small."""
+"""What a page holds is what the atlas holds, number by number; texts stay texts."""
 
 from __future__ import annotations
 
 import copy
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import mechheads as mh
 from mechheads.explorer.contract import blocks, plain, to_json
-from mechheads.explorer.head_payload import LEAST, SIZES_STEP, STEP, Metadata, columns
+from mechheads.explorer.head_payload import LEAST, SIZES_STEP, STEP
 from mechheads.explorer.page import answer, page_html, policy, script, style, write_page
 from mechheads.explorer.payload import Payload, atlas_payload
-from mechheads.studies.atlas import Atlas
-from mechheads.studies.head_patterns import head_patterns
 from support.page_sample import unblock
 
 HOSTILE = [
@@ -235,19 +231,6 @@ def made(values: np.ndarray, spread: float, n: int = 9, kind: str = "activation_
     return mh.HeadScores.from_values(values[..., None] + noise, name="made", unit=unit, kind=kind)
 
 
-def test_columns_of_one_kind_belong_together():
-    table = pd.DataFrame(
-        {"layer": [0, 0], "head": [0, 1], "a": [1.0, np.nan], "a_ci_low": [np.nan, np.nan], "a_range_low": [0.5, 1.0]}
-        | {"a_range_high": [1.5, 2.0], "b": [1.0, 1.0], "names": ["", "x"]}
-    )
-    found = {column["name"]: column for column in columns(table, {"a": Metadata("A", "An A.", "nats")})}
-    assert found["a"]["range"] and (found["a"]["low"], found["a"]["high"]) == ("a_range_low", "a_range_high")
-    assert not found["b"]["range"] and found["b"]["low"] is None
-    assert found["names"]["kind"] == "text" and found["a"]["values"] == [1.0, None]
-    assert (found["a"]["label"], found["a_range_low"]["label"]) == ("A", "A, lower end")
-    assert found["b"]["label"] == "b"
-
-
 class Scripts(HTMLParser):
     """The scripts of a page by id, as a browser reads them, and its other tags."""
 
@@ -322,53 +305,3 @@ def test_the_page_needs_no_network_and_runs_its_own_script_only(payload):
     assert rules["default-src"] == "'none'" and rules["connect-src"] == "'none'"
     assert "unsafe" not in policy()
     assert "</script" not in script().lower()
-
-
-def test_only_some_heads_have_cards(atlas):
-    page = atlas_payload(atlas, heads=[mh.HeadId(1, head) for head in range(atlas.sizes[1])])
-    assert sorted(page.blocks) == ["mh-heads-1", "mh-shared"]
-
-
-@pytest.fixture(scope="module")
-def real(model) -> dict[str, Any]:
-    """What takes most room, of the default model."""
-    examples = mh.behaviour.head_examples(model, n_tokens=4000)
-    return {
-        "examples": examples,
-        "patterns": head_patterns(model, ["The capital of France is"] * 8),
-    }
-
-
-@pytest.mark.release
-@pytest.mark.parametrize(("layers", "n_heads", "most"), [(30, 9, 10), (32, 32, 25)])
-def test_a_page_is_small(layers, n_heads, most, real):
-    """As many heads of the default model as there are, or more of the same."""
-    many = Atlas(
-        "many",
-        **{name: with_more_heads(result, layers, n_heads) for name, result in real.items()},
-        patching=made(np.random.default_rng(0).normal(size=(layers, n_heads)), 0.1),
-    )
-    payload = atlas_payload(many)
-    assert len(unblock(payload.blocks[f"mh-heads-{layers - 1}"])["heads"]) == n_heads
-    assert len(page_html(payload)) < most * 2**20 - 3000 * layers * n_heads  # for what is left out here
-
-
-def with_more_heads(result: Any, layers: int, n_heads: int) -> Any:
-    """A result in which heads are repeated until there are so many."""
-    if isinstance(result, mh.behaviour.HeadExamples):
-        tables, rows = [], []
-        for layer in range(layers):
-            for head in range(n_heads):
-                one = result.table[result.table["head"] == f"L{layer % 30}H{head % 9}"]
-                rows += one.index.tolist()
-                tables.append(one.assign(head=f"L{layer}H{head}", layer=layer, index=head))
-        arrays = {name: getattr(result, name)[rows] for name in ("keys", "weights", "first", "sizes")}
-        return replace(result, table=pd.concat(tables, ignore_index=True), **arrays)
-    changed: dict[str, Any] = {}
-    at = np.arange(layers)[:, None] % 30, np.arange(n_heads) % 9
-    for name, value in vars(result).items():
-        if isinstance(value, np.ndarray) and name != "tokens":
-            changed[name] = value[at]
-        if isinstance(value, mh.HeadScores):
-            changed[name] = mh.HeadScores(value.dataset.isel(layer=at[0][:, 0], head=at[1]))
-    return replace(result, **changed)

@@ -67,24 +67,6 @@ def test_effects_on_paper(micro: mh.Model) -> None:
     assert all(effect[head]["score"] == 0 for head in gated_micro.DEAD)
 
 
-def test_sum_over_tokens(llama: mh.Model) -> None:
-    mean, total = (ablation_effects(llama, TEXTS, heads=["L0H1"], reduce=reduce) for reduce in ("mean", "sum"))
-    assert mean.values is not None and total.values is not None
-    np.testing.assert_allclose(total.values.values[0, 1], mean.values.values[0, 1] * [1, 2, 1, 3], atol=1e-5)
-
-
-def test_it_says_what_was_measured(llama: mh.Model) -> None:
-    effect = ablation_effects(llama, TEXTS, intervention="mean", heads=["L0H1"])
-    assert (effect.name, effect.unit, effect.kind) == ("mean ablation, task", "nats", "ablate")
-    assert effect.dataset["cluster"].values.tolist() == list("aabc")
-    metadata = effect.provenance
-    assert (
-        metadata["task"] == "task"
-        and metadata["items"] == TEXTS.tokens(llama).fingerprint()
-        and metadata["reduce"] == "mean"
-    )
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -27,13 +27,11 @@ from mechheads.gating import (
     gates as gates_module,
     task_log_prob,
 )
-from mechheads.gating.descent import Descent, Schedule, State, _mini_batch, _on_plateau, descend
+from mechheads.gating.descent import Descent, Schedule, State, _on_plateau, descend
 from mechheads.gating.fitted import Rules
 from mechheads.gating.gates import (
     Rows,
-    _final_states,
     log_probs,
-    parts,
     rows_at_once,
     shared_row,
     value_and_gradient,
@@ -161,19 +159,6 @@ def test_heads_off_give_what_an_intervention_says(small: mh.Model, rule: Any) ->
     assert np.abs(found - task_log_prob(small, TEXTS)).max() > 1e-3
 
 
-def test_keys_that_heads_share_cannot_be_changed_for_one_of_them(llama: mh.Model) -> None:
-    with pytest.raises(ValueError, match="intervention changes k, which L2H0, L2H1 share; turn off L2H1 too, or"):
-        task_log_prob(llama, TEXTS, "L2H0", intervention=Keys())
-
-
-def test_gates_of_one_change_nothing_at_all(small: mh.Model) -> None:
-    ids, ones = TEXTS.tokens(small).ids, torch.ones(1, small.n_layers, small.n_heads)
-    at = torch.arange(ids.shape[1]).expand(len(ids), -1)
-    with torch.no_grad():
-        found = small.unembed(_final_states(small, ids, at, ones, (), recompute=False)[0])
-    torch.testing.assert_close(found, small.unembed(small.backend.run(ids)), atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("analysis", [task_log_prob, partial(task_log_prob, off="L0H1"), fit_gates])
 def test_a_model_that_computes_something_else_than_gates_run_is_refused(tiny, analysis: Any) -> None:
     model = mh.load(tiny("llama"))
@@ -212,24 +197,6 @@ def test_one_row_gives_the_gradients_of_a_row_each(
         torch.testing.assert_close(one, each, atol=1e-5, rtol=1e-4)
 
 
-def test_rejected_items_are_not_measured(llama: mh.Model) -> None:
-    task = Task([" The ", " no", " dog"], ["cat", " yes", " cat"])
-    found = task_log_prob(llama, task)
-    assert np.isnan(found).tolist() == [True, False, False]
-    np.testing.assert_allclose(found[1:], task_log_prob(llama, Task([" no", " dog"], [" yes", " cat"])))
-
-
-def test_parts_and_budget_change_nothing(llama: mh.Model) -> None:
-    whole = task_log_prob(llama, TEXTS, off="L1H1")
-    np.testing.assert_allclose(mh.settings(budget=1)(task_log_prob)(llama, TEXTS, off="L1H1"), whole, atol=1e-5)
-    for n_sets, n_items, rows in [(3, 4, 1), (3, 4, 5), (20, 7, 6), (1, 1, 9), (2, 9, 8)]:
-        seen = np.zeros((n_sets, n_items))
-        for sets, items in parts(n_sets, n_items, rows):
-            seen[sets, items] += 1
-            assert seen[sets, items].size <= rows
-        assert (seen == 1).all()
-
-
 # The gradient
 
 
@@ -246,7 +213,7 @@ def test_gradient_on_paper(micro: mh.Model) -> None:
     assert float(loss) == pytest.approx(-math.log(p), abs=1e-5)
 
 
-@pytest.mark.parametrize("rows", [Rows(1000, False), Rows(1000, True), Rows(3, False), Rows(1, True)])
+@pytest.mark.parametrize("rows", [Rows(1000, False), Rows(1, True)])
 def test_gradient_is_that_of_finite_differences(small: mh.Model, rows: Rows) -> None:
     tokens, gates = TEXTS.tokens(small), some_gates(small, 2)
 
@@ -340,14 +307,6 @@ def test_logits_beyond_the_clip_are_pulled_no_more(micro: mh.Model, side: Any) -
         assert beyond.any() and opposite.any()
 
 
-def test_mini_batches_go_through_all_items_once_a_round() -> None:
-    rounds = [np.concatenate([_mini_batch(3 * number + part, 10, 3, 0) for part in range(3)]) for number in range(2)]
-    assert [sorted(each) for each in rounds] == [list(range(10))] * 2
-    assert rounds[0].tolist() != rounds[1].tolist()
-    assert [len(_mini_batch(part, 10, 3, 0)) for part in range(3)] == [4, 3, 3]
-    assert _mini_batch(4, 10, 3, 7).tolist() == _mini_batch(4, 10, 3, 7).tolist() != _mini_batch(4, 10, 3, 8).tolist()
-
-
 def test_each_set_stops_on_its_own_plateau() -> None:
     falling = -torch.arange(30.0)
     late = torch.where(torch.arange(30) < 20, 1.0, 0.5)
@@ -408,7 +367,7 @@ def test_loss_curves_are_of_the_gates_before_each_update(llama: mh.Model) -> Non
 FIT: dict[str, Any] = {"seeds": 2, "updates": (4, 3, 5), "batch": 2}
 
 
-@pytest.mark.parametrize("calls", [0, 2, 4, 7])
+@pytest.mark.parametrize("calls", [2, 7])
 def test_an_interrupted_fit_goes_on_to_the_same_bits(
     llama: mh.Model, calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -431,43 +390,6 @@ def test_an_interrupted_fit_goes_on_to_the_same_bits(
         patch.setattr(fit, "log_probs", None)  # nothing is left to do
         assert same(mh.settings(store=path)(fit_gates)(llama, TEXTS, **FIT), whole)
     assert [file.name for file in tmp_path.iterdir()] == ["fit.ledger"]
-
-
-def test_a_fit_that_breaks_goes_on_in_the_parts_that_it_began_with(
-    llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = fit_gates(llama, TEXTS, **FIT)
-    used: list[Rows] = []
-
-    def noted(*args: Any) -> Descent:
-        used.append(args[-1])
-        return Descent(*args)
-
-    monkeypatch.setattr(fit, "Descent", noted)
-    with monkeypatch.context() as patch:
-        patch.setattr(fit, "log_probs", stopped_at(7, log_probs, MemoryError))
-        with pytest.raises(MemoryError):
-            mh.settings(store=tmp_path / "s")(fit_gates)(llama, TEXTS, **FIT)
-    resumed = mh.settings(store=tmp_path / "s", budget="1 MB")(fit_gates)(llama, TEXTS, **FIT)
-    assert same(resumed, whole)
-    assert len(used) == 4 and len(set(used)) == 1
-
-
-@pytest.mark.parametrize(("calls", "fit_name", "update"), [(2, "none", 3), (4, "keep", 1), (6, "keep", 3)])
-def test_a_loss_that_is_not_finite_stops_the_fit(
-    llama: mh.Model, calls: int, fit_name: str, update: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = FIT | {"updates": (4, 5, 5)}
-    seen = []
-
-    def spoilt(model: mh.Model, tokens: Any, gates: Tensor, **rest: Any) -> Tensor:
-        seen.append(gates)
-        value = log_probs(model, tokens, gates, **rest)
-        return value * torch.nan if len(seen) > calls else value
-
-    monkeypatch.setattr(fit, "log_probs", spoilt)
-    with pytest.raises(ValueError, match=f"loss of seed 0 is not finite at update {update} of the fit '{fit_name}'"):
-        fit_gates(llama, TEXTS, **options)
 
 
 # Two variants of a task
@@ -516,13 +438,8 @@ def test_contrast_needs_pairs(llama: mh.Model) -> None:
     ("settings", "said"),
     [
         ({"lr": 0}, "lr is 0; it must be above 0"),
-        ({"lr": (0.0, 0.1)}, r"lr is \(0.0, 0.1\); it must be above 0"),
-        ({"lr_regularised": -1.0}, "lr_regularised is -1.0"),
-        ({"lr": (1, 2, 3)}, "lr is"),
-        ({"lr": math.nan}, "lr is nan"),
         ({"regularisation": 0}, "regularisation is 0; give a number that is not 0"),
         ({"clip_side": "up"}, "clip_side is 'up'; choose one of 'pulled', 'both'"),
-        ({"tolerance": -1}, "tolerance is -1"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], said: str) -> None:
@@ -535,10 +452,7 @@ def test_bad_settings(settings: dict[str, Any], said: str) -> None:
     [
         ({"seeds": 0}, "seeds is 0"),
         ({"seeds": [1, 1]}, r"seeds is \[1, 1\]"),
-        ({"seeds": [-1]}, r"seeds is \[-1\]"),
-        ({"updates": 0}, "updates is 0"),
         ({"updates": (1, 2)}, r"updates is \(1, 2\); give one number of at least 1, or one for each of the 3 fits"),
-        ({"batch": 0}, "batch is 0"),
         ({"fit": FitSettings(regularisation=-0.1)}, "regularisation is -0.1; it must be above 0"),
         ({"task": [" no"]}, "task is a list; give mh.Task"),
         ({"task": Task([" no "], ["yes"])}, "none of its 1 items can be used"),
@@ -548,22 +462,3 @@ def test_bad_arguments(llama: mh.Model, options: dict[str, Any], said: str, monk
     monkeypatch.setattr(fit, "run_stages", lambda *args, **options: pytest.fail("it began to fit"))
     with pytest.raises(ValueError, match=said):
         fit_gates(llama, **({"task": TEXTS} | options))
-
-
-def test_bad_arguments_of_task_log_prob(llama: mh.Model) -> None:
-    with pytest.raises(ValueError, match="L9H0 is out of range"):
-        task_log_prob(llama, TEXTS, off=["L9H0"])
-    with pytest.raises(ValueError, match="reduce is 'all'"):
-        task_log_prob(llama, TEXTS, reduce="all")
-
-
-def test_a_model_made_in_inference_mode(tiny: Callable[[str], Path]) -> None:
-    with torch.inference_mode():
-        model = mh.load(tiny("gpt2"), dtype=torch.bfloat16)
-    if any(weight.is_inference() for weight in model.model.parameters()):
-        with pytest.raises(ValueError, match="give no gradients; load it outside"):
-            fit_gates(model, TEXTS, seeds=1, updates=1)
-        return
-    wanted = fit_gates(mh.load(tiny("gpt2"), dtype=torch.bfloat16), TEXTS, seeds=1, updates=1)
-    found = fit_gates(model, TEXTS, seeds=1, updates=1)
-    np.testing.assert_allclose(found.values, wanted.values, atol=1e-5)

@@ -10,7 +10,7 @@ import pytest
 
 import mechheads as mh
 from mechheads.gating import load_task
-from mechheads.gating.tasks import needs_model, task_of
+from mechheads.gating.tasks import task_of
 
 ROWS = [{"id": i, "q": f"{i} + 1 =", "a": f" {i + 1}", "kind": i % 2} for i in range(20)]
 
@@ -51,12 +51,6 @@ def test_columns_that_are_not_said_are_not_guessed(tmp_path, columns: dict[str, 
         load_task(write(tmp_path, ROWS), **columns)
 
 
-def test_an_instruction_beside_a_question_is_told_if_it_is_not_used(tmp_path) -> None:
-    rows = [{"instruction": "Write the opposite.", "input": "hot =", "output": " cold"}]
-    task = load_task(write(tmp_path, rows), prompt="input", target="output")
-    assert task.source == "given.json, its one row of 'input', 'output'; not used: 'instruction'"
-
-
 def test_some_items_are_drawn_by_the_seed(tmp_path) -> None:
     def drawn(**how: int) -> mh.Task:
         return load_task(write(tmp_path, ROWS), prompt="q", target="a", **how)
@@ -68,31 +62,9 @@ def test_some_items_are_drawn_by_the_seed(tmp_path) -> None:
         drawn(n=21)
 
 
-def test_some_names_need_a_model() -> None:
-    assert [needs_model(name) for name in ("math", "aba_abb", "copying")] == [False, True, True]
-
-
-def test_a_relation_becomes_a_task(loaded) -> None:
-    pairs = {"France": "Paris", "Spain": "Madrid", "Italy": "Rome", "Germany": "Berlin", "big": "small", "dog": "cat"}
-    relation = mh.Relation("mine", None, [*pairs.items()], few_shot=["The capital of {source} is {target}."])
-    task = load_task(relation, model=loaded("gpt2"))
-    assert task.name == "mine" and set(task.targets) >= {" Paris", " Rome"}
-    with pytest.raises(ValueError, match=r"relation 'mine' needs a model as a task: load_task\(\.\.\., model=model\)"):
-        load_task(relation)
-
-
 def test_an_unknown_name_is_refused() -> None:
     for read in (load_task, task_of):
         with pytest.raises(ValueError, match=r"task 'sintax' is neither a file nor one of .*Did you mean \"syntax\""):
             read("sintax")
     with pytest.raises(ValueError, match=r"source is 3; give a text or a path or mh\.Relation"):
         load_task(3)
-
-
-def test_a_command_takes_columns_with_the_names_of_the_arguments(tmp_path) -> None:
-    file = write(tmp_path, [{"prompt": "1 + 1 =", "target": " 2", "note": ""}])
-    assert task_of(file) == load_task(file, prompt="prompt", target="target")
-    file = write(tmp_path, [{"prompt": "1 + 1 =", "target": " 2", "cluster": "sum"}])
-    assert task_of(str(file)).cluster == ("sum",)
-    with pytest.raises(ValueError, match=r"has the columns .*; prompt is 'prompt', which is none of them"):
-        task_of(write(tmp_path, ROWS))

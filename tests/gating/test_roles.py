@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -88,13 +86,6 @@ def test_roles_follow_from_the_two_fits() -> None:
     assert roles["irrelevance"]["L0H0"]["score"] == pytest.approx((0.9 * 0.8 + 0.7 * 0.6) / 2)
 
 
-def test_intervals_of_gates_end_at_0_and_1() -> None:
-    keep = np.array([[[0.99, 0.5]], [[0.2, 0.5]], [[0.95, 0.6]]])
-    dataset = head_roles(made_gates(keep, keep))["facilitation"].dataset
-    np.testing.assert_array_equal(dataset[["ci_low", "ci_high"]].isel(head=0).to_array().values.ravel(), [0, 1])
-    assert 0 < dataset["ci_low"][0, 1] < 0.5 < dataset["ci_high"][0, 1] < 1
-
-
 def test_always_and_any_over_seeds() -> None:
     drop = np.array([[[0.6, 0.6, 0.1, 0.5]], [[0.7, 0.2, 0.2, 0.5]]])
     keep = np.maximum(drop, 0.6)
@@ -106,37 +97,3 @@ def test_always_and_any_over_seeds() -> None:
     for threshold in (-0.1, 1.1):
         with pytest.raises(ValueError, match="threshold is"):
             roles.shares(threshold)
-
-
-def test_table_has_a_row_a_head() -> None:
-    drop = np.array([[[0.6, 0.1]], [[0.8, 0.3]], [[0.7, 0.2]]])
-    table = head_roles(made_gates(np.ones_like(drop), drop)).to_dataframe()
-    assert table[["layer", "head"]].values.tolist() == [[0, 0], [0, 1]]
-    assert table["facilitation"].tolist() == pytest.approx([0.7, 0.2])
-    assert (table["facilitation_low"].to_numpy() < table["facilitation"].to_numpy()).all()
-    assert (table["facilitation_high"].to_numpy() > table["facilitation"].to_numpy()).all()
-    assert table["interference"].tolist() == [0, 0] and table["irrelevance"].tolist() == pytest.approx([0.3, 0.8])
-
-
-def test_roles_are_a_mapping() -> None:
-    roles = head_roles(made_gates(np.ones((1, 2, 3)), np.zeros((1, 2, 3))))
-    assert list(roles) == list(ROLES) and len(roles) == 3 and "facilitation" in roles
-    with pytest.raises(KeyError, match="there is no role 'useful'"):
-        roles["useful"]
-    assert repr(roles) == "<Roles of 2 x 3 heads: facilitation, interference, irrelevance>"
-    assert "<table" in roles._repr_html_()
-
-
-def test_roles_of_an_interrupted_fit_are_not_counted() -> None:
-    nothing = np.full((2, 1, 2), np.nan)
-    roles = head_roles(made_gates(nothing, nothing, interrupted=True))
-    assert roles["facilitation"].scores.isnull().all()
-    with pytest.raises(ValueError, match="facilitation is not known for every head, because the fit was interrupted"):
-        roles.shares()
-    assert "interrupted" in roles._repr_html_()
-
-
-def test_roles_need_the_two_fits() -> None:
-    gates = replace(made_gates(np.ones((1, 1, 2)), np.ones((1, 1, 2))), fits=("contrast",))
-    with pytest.raises(ValueError, match="gates have the fits contrast; roles need keep and drop"):
-        head_roles(gates)

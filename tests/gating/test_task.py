@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 
 import pytest
-import torch
 
 import mechheads as mh
 from mechheads.gating import Task
@@ -46,15 +45,6 @@ def test_items_that_do_not_come_apart_are_rejected_and_counted(llama: mh.Model) 
 def test_a_task_of_which_nothing_is_left(llama: mh.Model) -> None:
     with pytest.raises(ValueError, match=r"task 'spaces': none of its 2 items can be used; item 0: a token spans"):
         Task([" The capital of France is ", "no "], ["Paris", "yes"], name="spaces").tokens(llama)
-
-
-def test_some_items_are_as_wide_as_they_need(llama: mh.Model) -> None:
-    tokens = Task([" The capital of France is", " When", " dog"], [" Paris", " John", " cat"]).tokens(llama)
-    some = tokens.items(torch.tensor([2, 1]))
-    assert some.ids.tolist() == [tokens.ids[2, :3].tolist(), tokens.ids[1, :3].tolist()]
-    assert some.kept == (2, 1) and some.cluster == ("2", "1")
-    assert some.fingerprint() != tokens.fingerprint()
-    assert some.items(torch.tensor([0])).fingerprint() == tokens.items(torch.tensor([2])).fingerprint()
 
 
 def test_split_keeps_clusters_together_and_loses_nothing() -> None:

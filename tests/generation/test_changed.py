@@ -73,10 +73,6 @@ def test_text_with_heads_off_is_that_of_full_forward_passes(small: mh.Model, abl
             )
 
 
-def test_a_number_is_the_most_new_tokens_and_nothing_off_changes_nothing(llama: mh.Model) -> None:
-    assert mh.generate(llama, PROMPTS, 5) == mh.generate(llama, PROMPTS, Sampling(5), off=[])
-
-
 def test_an_intervention_of_ones_own_turns_heads_off(llama: mh.Model) -> None:
     class Negate:
         def __call__(self, z: Tensor, context: mh.patching.Context) -> Tensor:
@@ -137,12 +133,6 @@ def test_keys_that_heads_share_are_changed_once(llama: mh.Model) -> None:
         ValueError, match="intervention changes k, which L1H0, L1H1 share; turn off L1H0 too, or give one on"
     ):
         mh.generate(llama, PROMPTS, 2, off=["L1H1"], intervention=Keys())
-
-
-def test_the_mean_of_a_given_run_is_put_in(llama: mh.Model) -> None:
-    mean = mh.patching.MeanOf(llama.cache(PROMPTS))
-    given = mh.generate(llama, PROMPTS, NEW, off=OFF, intervention=mean)
-    assert given == mh.generate(llama, PROMPTS, NEW, off=OFF, intervention="mean")
 
 
 @pytest.mark.parametrize(

@@ -185,22 +185,6 @@ def test_rows_that_finish_leave_and_change_nothing_for_the_others(small, monkeyp
     assert of(together[0]) == of(together[2]) == plain(small, as_hooks(small, changes), ends=ends, drawn=True)
 
 
-def test_all_conditions_share_one_call_a_step(small):
-    seen: list[int] = []
-    prompts = [" The capital of France is", " The capital of Italy is"]
-
-    def counting(z: Tensor) -> Tensor:
-        seen.append(len(z))
-        return 0 * z
-
-    conditions = [[HeadChange(0, 0, "z", counting)], [HeadChange(0, 1, "z", counting)], []]
-    seen.clear()
-    together = generate_under(small, prompts, conditions, Sampling(3))
-    assert not any(ended for each in together for ended in each.finished)
-    # two prompts, for two conditions in three calls; the proof of two rows
-    assert seen[:6] == [2] * 6 and set(seen[6:]) == {1}
-
-
 def test_what_all_prompts_begin_with_is_computed_once_a_condition(small):
     begin = " When John and Mary went to the store John gave a book to"
     prompts = [f"{begin}{end}" for end in (" Mary", " Mary and John", "", " a big dog", " the cat", " no")]
@@ -217,13 +201,6 @@ def test_what_all_prompts_begin_with_is_computed_once_a_condition(small):
         first = seen[:6]  # each condition's beginning, then its rows
         assert first[:3] == [(1, alike - 1)] * 3  # the token that is read stays with each row
         assert first[3:] == [(len(rows), max(map(len, rows)) - alike + 1)] * 3
-
-
-def test_only_tokens_that_all_prompts_share_are_computed_together(llama):
-    prompts = [f" When {who} and Mary went to the store gave a book to" for who in ("John", "cat", "dog", "one", "two")]
-    quick = DRAWN | {"sampling": replace(SAMPLED, max_new_tokens=2)}
-    expected = plain(llama, prompts=prompts, new=2, drawn=True)
-    assert [of(each) for each in generate_under(llama, prompts, [()] * 4, **quick)] == [expected] * 4
 
 
 def test_every_layout_writes_the_same(small):
@@ -243,17 +220,6 @@ def test_sliding_windows(tiny, loaded, tmp_path):
     written = generate(narrow, PROMPTS, **DRAWN)
     assert of(written) == plain(narrow, drawn=True)
     assert written.ids != generate(loaded("gemma"), PROMPTS, **DRAWN).ids
-
-
-def test_a_model_whose_attention_takes_no_keys(tiny):
-    whole = mh.load(tiny("bloom" if TRANSFORMERLENS_4 else "llama"))
-    if not TRANSFORMERLENS_4:  # 3.9 loads no such model; taken for one, any is written on with from its first token
-        whole.backend.layout = "whole"
-    conditions = conditions_for(whole)[:4]
-    together = generate_under(whole, PROMPTS[:3], conditions, replace(SAMPLED, max_new_tokens=4))
-    assert whole.backend.layout == "whole"
-    for changes, written in zip(conditions, together, strict=True):
-        assert of(written) == plain(whole, as_hooks(whole, changes), prompts=PROMPTS[:3], new=4, drawn=True)
 
 
 def test_little_memory_changes_nothing(llama):
@@ -298,21 +264,6 @@ def test_drawn_tokens_have_the_models_probabilities(llama):
         assert abs(share - p) < 4 * (p * (1 - p) / n) ** 0.5
 
 
-def test_drawing_repeats_with_its_seed_alone(llama):
-    def drawn(seed: int, **given: Any) -> Generated:
-        return generate(llama, PROMPTS, Sampling(NEW, 1.0, seed=seed, **given))
-
-    first = drawn(0, top_k=5)
-    state = torch.random.get_rng_state()
-    assert drawn(0, top_k=5) == first
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert drawn(1, top_k=5) != first
-    assert drawn(0) != first
-    assert drawn(0, top_k=1) == generate(llama, PROMPTS, **QUIET)
-    same = generate_under(llama, PROMPTS, [[], []], Sampling(NEW, temperature=1.0, top_k=5))
-    assert same == [first, first]
-
-
 def test_drawn_tokens_depend_on_seed_prompt_and_index_alone(llama):
     def drawn(new: int, prompts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         return generate(llama, prompts, Sampling(new, 1.0, seed=4)).ids
@@ -344,16 +295,6 @@ def test_a_models_generation_settings_are_followed_as_in_its_own_generate(tiny, 
         asked = {"attention_mask": torch.ones(1, len(row), dtype=torch.long), "pad_token_id": 2}
         given = own.generate(torch.tensor([row]), max_new_tokens=NEW, do_sample=False, **asked)[0, len(row) :]
         assert given.tolist()[: len(ids)] == [*ids]
-
-
-def test_generation_settings_that_are_not_followed_are_told(tiny, llama, tmp_path):
-    own = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"))
-    own.generation_config.num_beams = 3
-    own.save_pretrained(tmp_path)
-    llama.tokenizer.save_pretrained(tmp_path)
-    with pytest.warns(UserWarning, match=r"generation settings have num_beams=3, which is not followed"):
-        written = generate(mh.load(str(tmp_path)), PROMPTS, **QUIET)
-    assert written.ids == generate(llama, PROMPTS, **QUIET).ids
 
 
 def test_stops_at_the_end_token(mine):
@@ -415,19 +356,6 @@ def test_interrupted_it_gives_what_is_there(llama, at):
     assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
 
 
-def test_every_condition_says_that_the_writing_was_interrupted(llama):
-    prompts = [" The capital of France is", " The capital of Italy is"]
-    whole = generate_under(llama, prompts, [[], []], Sampling(6))
-    assert not any(each.interrupted or each.unfinished for each in whole)
-    stop = stopped_at(4, lambda z: z)  # once a step
-    conditions = [[], [HeadChange(0, 0, "z", stop)]]
-    with pytest.warns(UserWarning, match="interrupted after 0 of 4 answers"):
-        part = generate_under(llama, prompts, conditions, Sampling(6))
-    assert [each.ids for each in part] == [tuple(ids[:3] for ids in each.ids) for each in whole]
-    assert [(each.interrupted, each.unfinished) for each in part] == [(True, (0, 1))] * 2
-    assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
-
-
 def test_values_out_of_range_are_an_error_and_hooks_come_off(llama):
     change = HeadChange(1, 1, "z", lambda z: torch.full_like(z, float("inf")))
     with pytest.raises(ValueError, match=r"the logits of new token 0 are not numbers \(NaN\)"):
@@ -464,15 +392,3 @@ def test_context(llama):
 def test_bad_sampling(given, message):
     with pytest.raises(ValueError, match=message):
         Sampling(**given)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"hooks": [("blocks.0.attn.hook_y", print)]}, r"hooks: the model has no hook 'blocks\.0\.attn\.hook_y'"),
-        ({"sampling": "many"}, "sampling is 'many'; give a whole number or mh.generation.Sampling"),
-    ],
-)
-def test_bad_arguments(llama, given, message):
-    with pytest.raises(ValueError, match=message):
-        generate(llama, PROMPTS, **given)

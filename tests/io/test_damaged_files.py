@@ -110,11 +110,6 @@ def link_elsewhere(file: h5py.File) -> None:
     file["score"] = h5py.ExternalLink(str(other), "/x")
 
 
-def link_softly(file: h5py.File) -> None:
-    del file["score"]
-    file["score"] = h5py.SoftLink("/ci_low")
-
-
 def compose(file: h5py.File) -> None:
     layout = h5py.VirtualLayout(shape=(3, 4), dtype="f8")
     layout[:] = h5py.VirtualSource("other.h5", "x", shape=(3, 4))
@@ -132,21 +127,15 @@ def claim(file: h5py.File) -> None:
     [
         (store_elsewhere, "'score' is stored in other files"),
         (link_elsewhere, "'score' points to other data"),
-        (link_softly, "'score' points to other data"),
         (compose, "'score' is stored in other files"),
         (claim, "'score' claims 8,000,000,000,000 bytes, but the file stores 0"),
-        (lambda file: file.create_group("more"), "'more' is not an array"),
         (lambda file: file.create_dataset("more", data=file.ref, dtype=h5py.ref_dtype), "neither numbers nor texts"),
-        (lambda file: file.create_dataset("more", (2,), [("a", "f8"), ("b", "i4")]), "neither numbers nor texts"),
         (
             lambda file: file.attrs.__setitem__("schema_version", 2),
             r"written by a newer mechheads \(schema version 2; this one reads up to 1\): update mechheads",
         ),
         (lambda file: file.attrs.__setitem__("provenance", "[1]"), "its provenance is not a JSON object"),
-        (lambda file: file.attrs.__setitem__("provenance", "{nope"), r"the provenance of .*s\.nc is not JSON"),
         (lambda file: file.attrs.__setitem__("provenance", "[" * 20_000), "nested too deeply"),
-        (lambda file: file.attrs.__setitem__("statistics", "x"), r"the statistics of .*s\.nc is not JSON"),
-        (lambda file: file.attrs.__delitem__("unit"), "unit"),
     ],
 )
 def test_a_result_holds_its_own_numbers_and_nothing_else(

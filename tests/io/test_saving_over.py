@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import pytest
 
 import mechheads as mh
-from mechheads.io.write import remove_unfinished, write_file
+from mechheads.io.write import remove_unfinished
 
 
 def saves(size: float) -> dict[str, Callable[[Path], object]]:
@@ -42,19 +42,6 @@ def test_a_file_of_another_kind_is_not_replaced_and_one_of_the_same_kind_is(tmp_
         SAVES[name](path)
         assert path.stat().st_size > 4000
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_file_of_text_with_blanks_or_a_mark_before_it_is_of_its_kind(tmp_path: Path):
-    path = tmp_path / "page.html"
-    for before in (b"\xef\xbb\xbf<html>", b"\n  <!doctype html>"):
-        path.write_bytes(before)
-        assert write_file(path, "<p>new").read_text() == "<p>new"
-
-
-def test_the_explorer_refuses_a_file_of_another_kind_before_it_runs_a_model(tmp_path: Path):
-    (tmp_path / "notes.html").write_text("a week of notes")
-    with pytest.raises(ValueError, match="is not an HTML or SVG file"):
-        mh.explore(None, path=tmp_path / "notes.html")  # type: ignore[arg-type]
 
 
 def test_a_page_that_nobody_named_replaces_only_such_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

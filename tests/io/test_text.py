@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import mechheads as mh
-from mechheads.io.text import check_unicode, described, parse_json, read_json, read_text
+from mechheads.io.text import parse_json, read_json, read_text
 from mechheads.safety import load_requests
 
 DEEP = "[" * 100_000
@@ -32,11 +30,8 @@ def test_json_is_read_as_it_is(tmp_path: Path) -> None:
     ("text", "why"),
     [
         (DEEP, "x cannot be read: its lists or objects are nested too deeply"),
-        (DEEP + "]" * 100_000, "nested too deeply"),
-        ('{"a":' * 50_000, "nested too deeply"),
         ("[1", "x is not JSON: Expecting ',' delimiter: line 1"),
         ("", "x is not JSON"),
-        ("9" * 10_000, "x is not JSON: Exceeds the limit"),
         (r'["\ud800"]', f"x contains .* which is not valid Unicode: {HALF}"),
         (r'{"\uDC00 x": 1}', HALF),
     ],
@@ -44,13 +39,6 @@ def test_json_is_read_as_it_is(tmp_path: Path) -> None:
 def test_json_that_cannot_be_used(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse_json(text, "x")
-
-
-def test_text_that_is_no_utf8(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_bytes(b"\xff\xfe{")
-    with pytest.raises(ValueError, match=r"a\.json is not UTF-8 text"):
-        read_json(tmp_path / "a.json")
-    assert check_unicode("é 🙂 \0", "x") == "é 🙂 \0"
 
 
 @pytest.mark.parametrize("read", [mh.Relation.load, mh.gating.load_task, load_requests])
@@ -69,11 +57,3 @@ def test_text_given_in_python_is_checked_too(tiny: Callable[[str], Path]) -> Non
         mh.Task(["a"], ["\ud800"])
     with pytest.raises(ValueError, match=HALF):
         mh.Prompts([" The"], answer=["\ud800"]).tokens(model)
-
-
-def test_what_has_no_shape_is_described_by_what_it_holds():
-    """torch's nested tensors raise where others have a shape."""
-    with warnings.catch_warnings(action="ignore"):
-        nested = torch.nested.nested_tensor([torch.ones(2), torch.zeros(1)])
-    assert described(nested) == "a Tensor, nested_tensor([ tensor([1., 1.]), tensor([0.]) ])"
-    assert described(torch.ones(2, 3)) == "a Tensor with the shape (2, 3)"

@@ -16,7 +16,7 @@ from mechheads.heads import HeadId
 from mechheads.labels import causal, removal as removals
 from mechheads.labels.causal import relation_evidence
 from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts
-from mechheads.labels.removal import cumulative_removal, removal_limit
+from mechheads.labels.removal import cumulative_removal
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import share_interval
 from mechheads.results.tables import Curves
@@ -98,32 +98,6 @@ def test_effects_equal_one_full_forward_each(small: mh.Model) -> None:
                 path = oracles.path_first_run(small, ids, *runs, (layer, head))[0]
                 expected = (oracles.logit_diff(path, corrupted, prompt) - before) / away
                 assert direct[layer, head, i, prompt] == pytest.approx(expected, abs=TOLERANCE / away)
-
-
-def test_results_say_where_they_come_from(llama: mh.Model) -> None:
-    known, short, wrong = told_apart(llama)
-    found = relation_evidence(llama, [wrong, known, TOO_FEW, short], heads=SOME, **ASKED)
-    assert found.relations == (known.name, short.name)
-    assert list(found.left_out) == [wrong.name, "too few"]
-    assert "prefers the wrong one of the two targets (-" in found.left_out[wrong.name]
-    assert "'too few' has too few usable pairs" in found.left_out["too few"]
-    for scores, alone in (
-        (found.total, mh.activation_patch(llama, few_shot_pairs(llama, known, **ASKED), heads=SOME)),
-        (found.direct, mh.path_patch(llama, few_shot_pairs(llama, known, **ASKED), senders=SOME)),
-    ):
-        metadata = scores.provenance
-        assert metadata["left_out"] == found.left_out
-        assert metadata["n_prompts"] == {known.name: 3, short.name: 2}
-        assert metadata["prompts"][known.name] == alone.provenance["prompts"]
-        assert metadata["relations"][short.name] == short.fingerprint
-        assert (metadata["shots"], metadata["seed"], metadata["interrupted"]) == (2, 0, False)
-        assert scores.kind == alone.kind
-    indirect = found.total.select(relation=known.name) - found.direct.select(relation=known.name)
-    row = found.table.query("layer == 2 and head == 3 and relation == @known.name").iloc[0]
-    assert row["total_score"] - row["direct_score"] == pytest.approx(indirect["L2H3"]["score"])
-    assert row["direct_ci_low"] == found.direct["L2H3"].set_index("relation").loc[known.name, "ci_low"]
-    assert repr(found) == "<CausalEvidence: total and direct effects on 2 relations, 2 left out>"
-    assert "too few usable pairs" in found._repr_html_()
 
 
 def test_what_cannot_be_tested_alone_is_an_error(llama: mh.Model) -> None:
@@ -247,30 +221,16 @@ def test_removal_equals_one_full_forward_each(wordy: mh.Model) -> None:
     assert len(set(found.table["score"].tolist())) > 3
 
 
-def test_a_shorter_control_is_padded(wordy: mh.Model) -> None:
-    whole = spoken(wordy, "help")
-    control = mh.Relation("short", None, whole.pairs[:4], few_shot=whole.few_shot)
-    found = cumulative_removal(wordy, spoken(wordy, "capital"), RANKING[:1], controls=[control], draws=0, **NO_SHOTS)
-    assert found.values[-1, :4].tolist() == right_without(wordy, control, RANKING[:1])
-    assert np.isnan(found.values[2:, 4:]).all()
-    low, _ = share_interval(found.table["score"].values[-1], np.array(4))
-    assert found.table["ci_low"].tolist()[-1] == pytest.approx(float(low))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ranking": []}, "heads is empty; name at least one head"),
         ({"ranking": ["L0H4"]}, "head L0H4 is out of range"),
         (
             {"ranking": [(2, head) for head in range(4)] + [(1, head) for head in range(4)]},
             r"ranking has 8 heads, which leaves 4 others to draw 6 random ones from; .*, or draws=0",
         ),
-        ({"most": 0}, "most is 0; it must be at least 1"),
-        ({"draws": -1}, "draws is -1; it must be at least 0"),
         ({"controls": ["capital 0"]}, "there is no relation 'capital 0'"),
         ({"controls": [mh.Relation("random 2", None, [("one", "two")])]}, "is called 'random 2' too"),
-        ({"shots": -1}, "shots is -1"),
     ],
 )
 def test_removal_refuses_what_does_not_fit(
@@ -280,11 +240,6 @@ def test_removal_refuses_what_does_not_fit(
     given = {"ranking": RANKING} | NO_SHOTS | options
     with pytest.raises(ValueError, match=message):
         cumulative_removal(wordy, spoken(wordy, "capital"), **given)
-
-
-def test_a_relation_the_model_does_not_know_is_refused(wordy: mh.Model) -> None:
-    with pytest.raises(ValueError, match=r"'capital 10': the model gets 9% of its few-shot .* removal needs 10%"):
-        cumulative_removal(wordy, spoken(wordy, "capital", wrong=10), RANKING, **NO_SHOTS)
 
 
 def test_a_stopped_removal_keeps_what_is_done(wordy: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,11 +253,6 @@ def test_a_stopped_removal_keeps_what_is_done(wordy: mh.Model, monkeypatch: pyte
     np.testing.assert_array_equal(found.values[:5], whole.values[:5])
     assert np.isnan(found.values[5:]).all()
     assert np.isnan(found.table["score"][5:]).all()
-
-
-def test_how_many_heads_are_removed() -> None:
-    sizes = {12: 6, 299: 30, 300: 50, 499: 50, 500: 100, 999: 100, 1000: 150, 1499: 150, 1500: 250, 5120: 250}
-    assert {n: removal_limit(n) for n in sizes} == sizes
 
 
 @pytest.mark.slow

@@ -127,17 +127,6 @@ def test_the_best_of_a_category_is_what_is_above_chance() -> None:
     assert (best["best_relation"].item(), best["below_floor"].item()) == ("language", True)
 
 
-def test_top_names_members_only() -> None:
-    labels = label_heads(with_null(), floor=0.05)
-    assert [str(head) for head in labels.heads()] == ["L1H0", "L0H0"]  # not L0H2, whose french is 0.5 without a p
-    assert labels.top()[["head", "category", "score"]].values.tolist() == [[0, "Knowledge", 0.9], [0, "Knowledge", 0.2]]
-    french = labels.select(category="Translation")
-    assert len(french.top()) == 0
-    assert french.heads(3) == ()
-    assert len(french.to_dataframe()) == 6
-    assert "<td>" not in french._repr_html_()
-
-
 def test_above_the_null_and_the_floor() -> None:
     labels = label_heads(with_null(), floor=0.05)
     assert labels.of("L0H0") == ("Knowledge",)  # language, 0.2
@@ -208,24 +197,14 @@ def test_scores_without_a_null_or_tested_too_high_are_refused() -> None:
         label_heads(with_null().with_provenance(min_effect=0.2))
 
 
-def test_a_category_of_ones_own() -> None:
-    labels = maps(scored(RELATIONS | {"past": "Grammar"}))
-    assert labels.categories == ("Knowledge", "Translation", "Grammar")
-    assert labels.of("L1H0") == ("Knowledge", "Grammar")
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: label_heads(scored(), rule="best"), "rule is 'best'; choose"),  # type: ignore[arg-type]
         (lambda: maps(scored(), tau=15), "tau is 15"),
-        (lambda: maps(scored(), tau=0), "tau is 0"),
-        (lambda: label_heads(scored(), floor=2), "floor is 2; it must be at least 0 and at most 1"),
         (lambda: label_heads(scored(), ["capital"], heads="L0H0"), "relations, heads: cannot be used with scores"),
         (lambda: label_heads(maps(scored())), "holds no relations; give a model"),
-        (lambda: maps(scored()).of("L2H0"), "out of range"),
         (lambda: category_map(scored()), "hold no categories"),
-        (lambda: category_map({}), "labels is empty"),
         (lambda: category_map({"gpt2": scored()}), "the scores of 'gpt2'.*hold no categories"),
     ],
 )
@@ -254,17 +233,6 @@ def test_few_pairs_give_no_label_and_say_so() -> None:
     assert labels.of("L1H1") == ("Linguistic", "Translation")
     allowed = few.with_provenance(min_pairs=29)
     assert maps(allowed).of("L0H0") == ("Knowledge",)
-
-
-def test_the_table_begins_with_what_is_labelled() -> None:
-    labels = maps(scored())
-    table = labels.table()
-    named = [name for name in table["head"].drop_duplicates() if labels.of(name)]
-    assert table["head"].drop_duplicates().tolist()[: len(named)] == named
-    best = table.drop_duplicates("head").set_index("head")["phi"][named]
-    assert table["is_evidence"].iloc[0] and best.is_monotonic_decreasing
-    others = table["head"].drop_duplicates().tolist()[len(named) :]
-    assert others == sorted(others)
 
 
 def drawn(figure: Any) -> dict[str, np.ndarray]:
@@ -302,55 +270,3 @@ def test_the_map_colours_every_head_once() -> None:
     assert np.array_equal(total.T, [[1, 1, 1], [1, 1, 0]])
     assert cells["Knowledge"].T.tolist() == [[True, False, False], [False, False, False]]
     assert cells["3 categories"].T.tolist() == [[False, False, False], [False, True, False]]
-
-
-def test_the_map_can_have_dots_as_in_print() -> None:
-    labels = maps(scored())
-    cells, dots = drawn(labels.plot()), [t for t in labels.plot(marks="dots").data if t.showlegend is False]
-    assert {dot.name for dot in dots} == {*cells}
-    for dot in dots:
-        assert sorted(zip(dot.y.tolist(), dot.x.tolist(), strict=True)) == [
-            *map(tuple, np.argwhere(cells[dot.name]).tolist())
-        ]
-        assert all(text.startswith(f"<b>L{x}H{y}</b>") for x, y, text in zip(dot.x, dot.y, dot.text, strict=True))
-        assert dot.marker.color == legend(labels.plot())[dot.name]
-    with pytest.raises(ValueError, match="marks is 'stars'; choose one of 'cells', 'dots'"):
-        labels.plot(marks="stars")
-
-
-def test_the_map_tells_each_heads_story_on_hover() -> None:
-    text = hovers(maps(scored()))
-    assert text["L1H0"] == (
-        "<b>L1H0</b><br>Knowledge: capital, φ = 0.90 [0.85, 0.95]<br>Linguistic: past, φ = 0.15 [0.10, 0.20]"
-    )
-    assert text["L0H1"] == "<b>L0H1</b> Unclassified<br>best Knowledge: capital, φ = 0.14 [0.09, 0.19]"
-    assert len(text) == 5
-
-
-def test_however_many_categories_of_ones_own_get_colours_of_their_own() -> None:
-    own = {f"r{i}": f"Category {i}" for i in range(30)}
-    phi = np.zeros((1, 30, 30)) + 0.2 * np.eye(30)
-    phi[0, :, :2] = 0.2
-    labels = maps(scored(own, phi))
-    colours = legend(category_map(labels))
-    assert len(colours) == 32
-    assert len({colour.lower() for colour in colours.values()}) == 32
-
-
-def test_several_models_share_one_legend() -> None:
-    small = maps(scored(phi=PHI[:1, :2]))
-    figure = category_map({"one <b>": maps(scored()), "two": small}, title="Heads & more")
-    assert [note.text for note in figure.layout.annotations] == ["one &lt;b&gt;", "two"]
-    assert figure.layout.title.text == "Heads &amp; more"
-    assert list(legend(figure)) == LEGEND
-    assert figure.layout.legend.y > 1 and figure.layout.legend.orientation == "h"
-    assert list(figure.layout.xaxis2.range) == [-0.5, 0.5]
-    assert list(figure.layout.yaxis.range) == [-0.5, 2.5]
-
-
-def test_names_in_the_map_are_escaped() -> None:
-    labels = maps(scored({"<i>x": "A<b>", "y": "A<b>", "z": "B", "w": "C"}))
-    figure = labels.plot()
-    everything = str(figure.to_json())
-    assert "A&lt;b&gt;" in legend(figure)
-    assert "<i>x" not in everything.replace("\\u003c", "<")

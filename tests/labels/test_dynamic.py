@@ -40,7 +40,7 @@ def slow(model: mh.Model, template: str, k: int) -> np.ndarray:
     return hits.mean(-1)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "neox", "gemma"])
+@pytest.mark.parametrize("kind", ["llama", "gemma"])
 def test_equals_the_slow_loop(kind: str, loaded: Callable[[str], mh.Model]) -> None:
     model = loaded(kind)
     scores = mh.labels.dynamic_scores(model, relation(), k=60, templates=TEMPLATES, min_pairs=5)
@@ -67,10 +67,7 @@ def test_capitals_are_read_where_the_weights_say(model: mh.Model) -> None:
     [
         ({"templates": ["nothing here"]}, r"'nothing here' must contain \{source\} exactly once"),
         ({"templates": "a {source}"}, "give a list of texts"),
-        ({"templates": []}, "give a list of texts"),
-        ({"k": 0}, "k is 0"),
         ({"heads": ["L2H4"]}, "head L2H4 is out of range"),
-        ({"heads": []}, "heads is empty"),
     ],
 )
 def test_bad_arguments_are_refused(llama: mh.Model, options: dict[str, Any], message: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mechheads.labels import ranks as of_ranks
-from mechheads.labels.ranks import Ranks, count, kth_largest, multiply
+from mechheads.labels.ranks import Ranks, count, kth_largest
 from mechheads.limits import settings
 
 
@@ -29,8 +29,9 @@ class Columns:
         return (one + self.spread * each)[:, start:stop]
 
 
-@pytest.mark.parametrize("spread", [1.0, 1e-7])  # the latter is about what float32 rounds
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])  # with bfloat16, W_U comes in blocks
+@pytest.mark.parametrize(  # a spread of 1e-7 is about what float32 rounds; with bfloat16, W_U comes in blocks
+    ("spread", "dtype"), [(1e-7, torch.float32), (1.0, torch.bfloat16)]
+)
 @pytest.mark.parametrize("by_hubs", [True, False])
 def test_few_columns_rule_out_nothing_that_whole_rows_would_find(
     spread: float, dtype: torch.dtype, by_hubs: bool, monkeypatch: pytest.MonkeyPatch
@@ -54,51 +55,21 @@ def test_few_columns_rule_out_nothing_that_whole_rows_would_find(
     assert (found[1].sum(1) >= k).all()
 
 
-@pytest.mark.parametrize(
-    ("by_torch", "by_numpy", "bits", "taken"),
-    [(2.0, 1.0, 0.0, "numpy"), (1.0, 2.0, 0.0, "torch"), (2.0, 1.0, 1e-6, "torch")],
-)
-def test_the_faster_product_is_taken_if_it_gives_the_same_bits(
-    by_torch: float, by_numpy: float, bits: float, taken: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draw = torch.Generator().manual_seed(2)
-    left, right = torch.randn(4, 16, generator=draw), torch.randn(1100, 16, generator=draw).T
-    exact = (left.double() @ right.double()).float()
-    assert torch.allclose(of_ranks._by_numpy(left, right), exact, rtol=1e-5, atol=1e-5)
-    made = {"torch": left @ right, "numpy": left @ right + bits}
-    calls: list[str] = []
-    monkeypatch.setattr(of_ranks, "_FASTER", {})
-    monkeypatch.setattr(torch, "mm", lambda *_: calls.append("torch") or made["torch"])
-    monkeypatch.setattr(of_ranks, "_by_numpy", lambda *_: calls.append("numpy") or made["numpy"])
-    times = iter([0.0, by_torch, by_torch + by_numpy])
-    first = multiply(left, right, lambda: next(times))
-    assert torch.equal(first, multiply(left, right)) and torch.allclose(first, exact, rtol=1e-5, atol=1e-5)
-    assert calls == ["torch", "numpy", taken]
-
-
 def rows(columns: int, *, ties: bool = False) -> torch.Tensor:
     found = torch.randn(7, columns, generator=torch.Generator().manual_seed(columns))
     return found.round() if ties else found
 
 
 @pytest.mark.parametrize("ties", [False, True])
-@pytest.mark.parametrize("k", [1, 3, 10])
-@pytest.mark.parametrize("columns", [10, 128, 300, 1280, 5000])
+@pytest.mark.parametrize("k", [1, 10])
+@pytest.mark.parametrize("columns", [10, 300, 5000])
 def test_the_kth_largest_is_that_of_sorting(columns: int, k: int, ties: bool) -> None:
     entries = rows(columns, ties=ties)
     torch.testing.assert_close(kth_largest(entries, k), entries.sort(dim=1, descending=True).values[:, k - 1 : k])
 
 
-def test_the_largest_entries_may_be_in_one_block_or_beside_all_blocks() -> None:
-    entries = rows(1290).clamp_max(5)
-    entries[0, 130:140] = torch.arange(10.0, 20.0)
-    entries[1, 1280:] = torch.arange(10.0, 20.0)
-    assert kth_largest(entries, 10)[:2, 0].tolist() == [10, 10]
-    assert kth_largest(entries, 3)[:2, 0].tolist() == [17, 17]
-
-
 @pytest.mark.parametrize("compare", [operator.gt, operator.lt])
-@pytest.mark.parametrize("columns", [5, 2047, 2048, 4100])
+@pytest.mark.parametrize("columns", [5, 2048, 4100])
 def test_entries_are_counted(columns: int, compare: Any) -> None:
     entries = rows(columns, ties=True)
     own = entries[:, 2:3]

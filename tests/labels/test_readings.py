@@ -12,7 +12,6 @@ import torch
 import transformers
 
 import mechheads as mh
-from mechheads.labels.readings import neutral_openings
 from mechheads.labels.relations import Relation
 from support.levels import architectures, few
 from support.texts import WORD_PAIRS
@@ -128,51 +127,3 @@ def test_scores_are_those_of_a_slow_loop(name: str, norm: Any, tiny: Callable[[s
             best = str(every.dataset["reading"].values[layer, head, 0])
             assert best == "" if not max(phi.values()) else phi[best] == max(phi.values())
     assert len(set(every.dataset["reading"].values.ravel().tolist()) - {""}) == 3
-
-
-def test_openings_begin_as_the_tokenizer_begins(tiny: Callable[[str], Path]) -> None:
-    llama, gpt2 = (mh.load(tiny(name), backend=BACKENDS.get(name)) for name in ("llama", "gpt2"))
-    newline = llama.tokenizer("\n", add_special_tokens=False)["input_ids"]
-    assert neutral_openings(llama)[-1] == [llama.tokenizer.bos_token_id, *newline]
-    assert neutral_openings(gpt2)[-1] == newline
-    assert len(neutral_openings(gpt2)) == 3
-
-
-def test_what_a_model_does_not_have(tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    model = mh.load(tiny("llama"))
-    options: dict[str, Any] = {"k": K, "min_pairs": 2}
-    whole = mh.relation_scores(model, WORDS, **options)
-
-    def no_mlp(x: torch.Tensor) -> torch.Tensor:
-        raise ValueError("it has no first MLP")
-
-    monkeypatch.setattr(model.backend, "first_mlp", no_mlp)
-    part = mh.relation_scores(model, WORDS, **options)
-    assert part.provenance["no_reading"] == {"first_mlp": "it has no first MLP"}
-    assert "phi_first_mlp" not in part.dataset
-    for name in ("embedding", "carried"):
-        assert np.array_equal(part.dataset[f"phi_{name}"], whole.dataset[f"phi_{name}"])
-    assert "first_mlp" not in part.dataset["reading"].values
-    with pytest.raises(ValueError, match="it has no first MLP"):
-        mh.relation_scores(model, WORDS, source="first_mlp", **options)
-
-
-def test_labels_say_how_a_head_reads(loaded: Callable[[str], mh.Model]) -> None:
-    options: dict[str, Any] = {"k": K, "min_pairs": 2}
-    scores = mh.relation_scores(loaded("llama"), WORDS, **options)
-    labels = mh.label_heads(scores, rule="maps")
-    table = labels.table()
-    reading = {(row.head, row.relation): row.reading for row in table.itertuples()}
-    for layer, head in np.ndindex(3, 4):
-        assert reading[f"L{layer}H{head}", "words"] == scores.dataset["reading"].values[layer, head, 0]
-        assert labels.dataset["reading"].values[layer, head, 0] == scores.dataset["reading"].values[layer, head, 0]
-    assert {"embedding", "first_mlp", "carried"} >= set(table.query("is_evidence")["reading"]) > set()
-
-
-def test_numbers_that_are_not_finite_are_no_missing_reading(tiny: Callable[[str], Path]) -> None:
-    model = mh.load(tiny("gpt2"))
-    with torch.no_grad():
-        for parameter in model.model.blocks[0].mlp.parameters():
-            parameter.fill_(float("nan"))
-    with pytest.raises(ValueError, match="the first MLP gives NaN or infinite numbers"):
-        mh.relation_scores(model, WORDS, min_pairs=2)

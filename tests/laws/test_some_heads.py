@@ -46,13 +46,6 @@ def test_scores_of_some_heads_are_those_of_all(name: str, llama: mh.Model) -> No
     assert some.missing == () and some.provenance["heads"] == ["L0H3", "L1H0", "L1H2"]
 
 
-def test_a_profile_of_some_heads_lists_and_names_them_alone(llama: mh.Model) -> None:
-    whole, some = (mh.profile_heads(llama, ROWS, window=16, heads=heads).table() for heads in (None, HEADS))
-    columns = [name for name in some if not name.endswith("_q") and name != "names"]
-    wanted = whole.set_index("head").loc[["L0H3", "L1H0", "L1H2"]].reset_index()
-    pd.testing.assert_frame_equal(pd.DataFrame(some)[columns], pd.DataFrame(wanted)[columns])
-
-
 def test_examples_of_some_heads_are_those_among_all(llama: mh.Model) -> None:
     options: dict[str, Any] = {"window": 16}
     whole, some = (mh.behaviour.head_examples(llama, ROWS, heads=heads, **options) for heads in (None, HEADS))
@@ -63,10 +56,3 @@ def test_examples_of_some_heads_are_those_among_all(llama: mh.Model) -> None:
     for example, other in enumerate(np.flatnonzero(rows)):
         assert some.text(example) == whole.text(int(other))
         np.testing.assert_array_equal(some.attention(example), whole.attention(int(other)))
-
-
-@pytest.mark.parametrize("analysis", [mh.profile_heads, mh.behaviour.head_examples])
-def test_results_are_taken_where_heads_are_asked_for(analysis: Any, llama: mh.Model) -> None:
-    ranking = mh.ablate(llama, [[1, 5, 6, 7]])
-    found = analysis(llama, ROWS, window=16, heads=ranking)
-    assert found.provenance["heads"] == sorted(map(str, ranking.heads()))

@@ -66,12 +66,6 @@ def test_order_budget_and_choice_of_heads_change_no_number(llama: mh.Model, prom
     np.testing.assert_allclose(whole.values[2, 1], some.values[2, 1], atol=1e-5)
 
 
-@settings(max_examples=10, deadline=None)
-@given(prompts=st.lists(sentences, min_size=1, max_size=4))
-def test_a_divergence_is_never_negative(llama: mh.Model, prompts: list[str]):
-    assert float(mh.ablate(llama, prompts).values.min()) >= 0
-
-
 ANALYSES = ("cache", "patch z", "attribution", "paths", "sets", "logits", "ships")
 
 limits = st.builds(

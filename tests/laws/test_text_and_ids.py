@@ -13,11 +13,9 @@ import torch
 
 import mechheads as mh
 from mechheads.explorer.live import Live, check
-from mechheads.labels import readings
 from support import every_analysis
 from support.every_analysis import ANALYSES, MORE, assert_near
-from support.texts import WORD_PAIRS
-from support.tokenizers_of_others import KINDS, BesidePlain, without_spaces_of_its_own
+from support.tokenizers_of_others import KINDS, BesidePlain
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("brief_answers")]
 
@@ -157,15 +155,6 @@ def test_own_texts_of_the_explorer_are_those_of_the_model(both: Both):
             wanted = both.own(torch.tensor([ids])).logits[0, -1].softmax(-1).topk(10).values
         assert len(answer["tokens"]) == len(ids)
         same(np.array([each["probability"] for each in answer["next"]]), wanted)
-
-
-def test_words_are_those_of_a_tokenizer_without_spaces_of_its_own(both: Both, monkeypatch: pytest.MonkeyPatch):
-    """Both have the same model and the same tokens; one reads " text" where the other reads "text"."""
-    plain = mh.wrap(both.model.model, tokenizer=without_spaces_of_its_own(both.kind))
-    words = mh.Relation("words", None, WORD_PAIRS)
-    found = mh.relation_scores(both.model, words, k=2, min_pairs=1).scores.values
-    monkeypatch.setattr(readings, "OPENINGS", [f" {text}" for text in readings.OPENINGS])
-    same(found, mh.relation_scores(plain, words, k=2, min_pairs=1).scores.values)
 
 
 def test_a_position_named_by_its_text_is_the_last_token_of_that_text(both: Both):

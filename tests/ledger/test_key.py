@@ -155,11 +155,6 @@ def test_what_gives_the_same_result_is_the_same(one: Any, other: Any) -> None:
     assert mark(one) == mark(other)
 
 
-def test_functions_that_capture_each_other_are_read_once() -> None:
-    source = "def make():\n    def f(x): return g(x)\n    def g(x): return f(x)\n    return f\nthing = make()"
-    assert mark(define(source)) == mark(define(source)) != mark(define(source.replace("return g(x)", "return -g(x)")))
-
-
 def looping() -> list[Any]:
     loop: list[Any] = []
     loop.append(loop)
@@ -170,14 +165,11 @@ def looping() -> list[Any]:
     ("thing", "message"),
     [
         (Path("a"), r"^metric is an object of pathlib[.\w]*Path, which a ledger cannot know again; keep plain values"),
-        (functools.partial(len, Path("a")), r"^metric is an object of pathlib"),
         (Halve(iter(())), r"^metric > factor is an object of builtins\.tuple_iterator"),  # type: ignore[arg-type]
-        (np.array([1, "a"], dtype=object), "^metric is an array of objects"),
         (torch.nn.Linear(1, 1), r"^metric is an object of torch\.nn\.modules\.linear\.Linear"),
         (torch.eye(2).to_sparse(), r"^metric is a torch\.sparse_coo tensor on cpu; a ledger compares plain"),
         (torch.empty(1, device="meta"), r"^metric is a torch\.strided tensor on meta"),
         (define("thing = lambda z, c, k=object(): k"), r"^metric > a default is an object of builtins\.object"),
-        (define("thing = (lambda file: lambda z, c: file)(open('/dev/null'))", open=lambda _: Path("a")), "> file is"),
         (looping(), "^metric contains itself, or is nested too deeply"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
 import sqlite3
@@ -159,15 +158,12 @@ DAMAGED = r"sweeps\.ledger is damaged \(.*\); restore a copy, or give another pa
     ("make", "message"),
     [
         (lambda folder: text(folder / "notes.txt", b"my notes\n" * 999), rf"notes\.txt {NONE} \(not a sqlite file\)"),
-        (lambda folder: text(folder / "short", b"my notes"), rf"short {NONE} \(not a sqlite file\)"),
         (
             lambda folder: foreign(folder / "n.db", journal="wal"),
             rf"n\.db {NONE} \(a sqlite file without the mark of a ledger\)",
         ),
-        (lambda folder: foreign(folder / "n.db", journal="delete", application=7), rf"{NONE} \(a sqlite file without"),
         (lambda folder: folder, r" is a folder; a ledger is a file, such as .*sweeps\.ledger"),
         (lambda folder: folder / "no" / "a.ledger", "there is no folder .*no for the ledger .*create it first"),
-        (lambda folder: text(folder / "file", b"1") / "a.ledger", "there is no folder .*file for the ledger"),
         (
             lambda folder: edited(whole(folder / "sweeps.ledger"), at=60, put=(store.VERSION + 1).to_bytes(4, "big")),
             r"sweeps\.ledger is from a newer mechheads and was not changed; give another path",
@@ -214,14 +210,6 @@ def test_a_ledger_that_met_a_full_disk_while_it_was_made_works_once_there_is_roo
         with Ledger(path, "a key", {}) as ledger:
             assert same(ledger.commit(LEFT), LEFT)
     assert {"made", "full"} == set(outcomes)
-
-
-def test_a_pipe_is_no_ledger(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="not a regular file"):
-        Ledger(tmp_path / "pipe", "key", {})
-    with pytest.raises(ValueError, match=r"there is no ledger .*none"):
-        Ledger.list(tmp_path / "none")
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])

@@ -169,7 +169,7 @@ def test_another_process_that_was_faster_gives_both_the_same_numbers(
     assert same(ours, ANALYSES["ablation"](small, store=store))
 
 
-@pytest.mark.parametrize("name", few(ANALYSES, *ALWAYS))
+@pytest.mark.parametrize("name", ["ablation", "contribution"])
 def test_a_file_that_is_no_ledger_is_an_error_before_the_model_runs(unrun: mh.Model, tmp_path: Path, name: str) -> None:
     (tmp_path / "mine.csv").write_text("layer,head,score\n")
     with pytest.raises(ValueError, match=r"mine\.csv .*was not changed"):
@@ -218,43 +218,6 @@ def test_as_many_units_go_together_as_when_it_began_and_half_a_batch_is_not_stor
     assert stored(store) == kept
     assert same(patch(ONE_BY_ONE, store=store), undisturbed)
     assert waves == ([1, 1, *all_waves[-1:]] if kept else all_waves), "two stored units run again, one by one"
-
-
-def test_ctrl_c_on_the_harmful_side_stores_nothing_of_the_heads_that_were_reached_alone(
-    small: mh.Model, computed: Computed, tmp_path: Path
-) -> None:
-    analysis, store = ANALYSES["contribution"], tmp_path / "store"
-    undisturbed = analysis(small)
-    computed.units, computed.end, computed.error = 0, 3, KeyboardInterrupt
-    with pytest.warns(UserWarning, match="^interrupted after 3 of 4 units"):
-        partial = analysis(small, store=store)
-    reached = ~np.isnan(partial.scores.values)
-    assert (computed.units, reached.sum()) == (3 + 3, 3)
-    np.testing.assert_allclose(partial.scores.values[reached], undisturbed.scores.values[reached], atol=1e-6)
-    assert [sweep["units"] for sweep in Ledger.list(store)] == [3]
-    assert same(analysis(small, store=store), undisturbed)
-    assert [sweep["units"] for sweep in Ledger.list(store)] == [4, 4]
-    assert computed.units == 3 + 3 + 1 + 4
-
-
-def test_a_longer_search_for_a_group_computes_its_last_step_only(
-    small: mh.Model, computed: Computed, tmp_path: Path
-) -> None:
-    asked: dict[str, Any] = {"store": tmp_path / "store"} | BARE
-
-    def search(size: int, **given: Any) -> tuple[Any, int]:
-        before = computed.units
-        return sahara(small, REQUESTS[1:], size, **asked | given), computed.units - before
-
-    assert search(2)[1] == 12 + 11
-    longer, more = search(3)
-    assert more == 10
-    before = computed.units
-    single = generalized_ships(small, REQUESTS[1:], intervention=rule_of("undifferentiated", epsilon=1e-5), **asked)
-    np.testing.assert_array_equal(single.scores, longer.trace.scores[..., 0])
-    assert computed.units == before, "the first step is generalized_ships"
-    assert search(3, draws=1, seed=4)[1] == 0
-    assert search(2, intervention=rule_of("undifferentiated", epsilon=0.5))[1] == 12 + 11
 
 
 def written(source: str) -> Callable[..., Any]:

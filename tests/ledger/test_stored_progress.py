@@ -56,7 +56,7 @@ def test_whatever_changes_the_numbers_is_other_work_and_nothing_is_stale(
         assert len(Ledger.list(path)) == len(changes)
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", ["gates", "profile"])
 def test_a_file_that_is_no_ledger_is_refused(llama: mh.Model, tmp_path: Path, name: str) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match=r"notes\.txt is not a ledger of mechheads .* and was not changed"):

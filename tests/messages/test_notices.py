@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from mechheads.messages.notices import interrupted_after, stop_if, until_interrupted
+from mechheads.messages.notices import interrupted_after, until_interrupted
 
 
 class Stop(KeyboardInterrupt):
@@ -27,13 +27,6 @@ def test_until_interrupted_goes_on_after_ctrl_c_and_remembers_it_over_further_bl
     assert work.interrupted
 
 
-def test_until_interrupted_lets_other_errors_out() -> None:
-    work = until_interrupted()
-    with pytest.raises(SystemExit), work:
-        raise SystemExit
-    assert not work.interrupted
-
-
 def test_until_interrupted_warns_and_stops_the_caller_only_if_interrupted() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -51,9 +44,3 @@ def test_until_interrupted_warns_and_stops_the_caller_only_if_interrupted() -> N
     work.stop_unless(1)
     with pytest.raises(KeyboardInterrupt):
         work.stop_unless(0)
-
-
-def test_stop_if_passes_an_interrupt_on() -> None:
-    stop_if(False)
-    with pytest.raises(KeyboardInterrupt):
-        stop_if(True)

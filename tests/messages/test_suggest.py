@@ -15,13 +15,9 @@ KNOWN = ["logit_diff", "log_prob", "kl_divergence", "country_to_capital", "count
         ("logit_dif", "logit_diff"),
         ("Logit Diff", "logit_diff"),
         ("logprob", "log_prob"),
-        ("log-prob", "log_prob"),
-        ("kl", ""),
         ("capital", "country_to_capital"),
         ("country_capital", "country_to_capital"),
         ("nothing like it", ""),
-        ("", ""),
-        ("__", ""),
         (3, ""),
     ],
 )

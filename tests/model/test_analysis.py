@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import mechheads as mh
 from mechheads.limits import Limits, current
-from mechheads.messages.arguments import Within
 from mechheads.model.analysis import OPTIONS, analysis
 from mechheads.results.provenance import make_provenance
 from support.every_analysis import public_analyses
@@ -96,82 +93,9 @@ class Fixed:
     def stop(self) -> None: ...
 
 
-def test_an_option_of_a_call_is_that_of_settings(llama: mh.Model) -> None:
-    ours = mh.ships(llama, [" a", " the"], heads="L0H0", seed=5)
-    theirs = mh.settings(seed=5)(mh.ships)(llama, [" a", " the"], heads="L0H0")
-    assert ours.provenance | {"call": ""} == theirs.provenance | {"call": ""} and ours.provenance["seed"] == 5
-    with pytest.raises(ValueError, match="budget is 'much'; give a number of bytes or a text such as \"2 GB\""):
-        mh.relation_scores(llama, budget="much")
-
-
-def test_options_stand_after_the_first_paragraph_of_a_docstring() -> None:
-    @analysis
-    def without(model: mh.Model) -> None:
-        """Do nothing.
-
-        Raises:
-            ValueError: never.
-        """
-
-    @analysis
-    def short(model: mh.Model) -> None:
-        """Do nothing."""
-
-    @analysis
-    def bare(model: mh.Model) -> None: ...
-
-    assert inspect.getdoc(without) == f"Do nothing.\n\n{DOCUMENTED}\n\nRaises:\n    ValueError: never."
-    assert inspect.getdoc(short) == f"Do nothing.\n\n{DOCUMENTED}"
-    assert bare.__doc__ is None
-
-
-def test_a_call_that_does_not_fit_names_the_argument(llama: mh.Model) -> None:
-    for wrong, message in [
-        ({"nothing": 1}, r"inner\(\): got an unexpected keyword argument 'nothing'$"),
-        ({"drawz": 1}, r"inner\(\): got an unexpected keyword argument 'drawz'\. Did you mean \"draws\"\?$"),
-        ({"sed": 1}, r"inner\(\): got an unexpected keyword argument 'sed'\. Did you mean \"seed\"\?$"),
-    ]:
-        with pytest.raises(TypeError, match=message):
-            inner(llama, **wrong)
-    with pytest.raises(TypeError, match=r"outer\(\): missing a required argument: 'texts'"):
-        outer(llama)
-
-
-def test_choices_and_bounds_come_from_annotations_before_the_call(llama: mh.Model) -> None:
-    ran = []
-
-    @analysis
-    def choosing(model: mh.Model, side: Literal["left", "right"], *, n: Annotated[int, Within(least=2)] = 0) -> None:
-        ran.append((side, n))
-
-    with pytest.raises(ValueError, match=r"side is 'lefd'; choose one of 'left', 'right'. Did you mean \"left\"\?"):
-        choosing(llama, "lefd")
-    with pytest.raises(ValueError, match="n is 1; it must be at least 2"):
-        choosing(llama, "left", n=1)
-    choosing(llama, "left")  # what is so by default is not checked
-    assert ran == [("left", 0)]
-
-
-@pytest.mark.parametrize("name", [*PUBLIC, "cache"])
-def test_annotations_of_every_analysis_can_be_read(name: str) -> None:
-    """What is imported for types alone could not be checked."""
-    function = (PUBLIC | {"cache": mh.Model.cache})[name].__wrapped__
-    unread = []
-    for parameter, annotation in inspect.get_annotations(function).items():
-        try:
-            eval(annotation, vars(sys.modules[function.__module__]))
-        except NameError:
-            unread.append(parameter)
-    assert set(unread) <= {"model", "requests"}, unread
-
-
 @pytest.mark.parametrize("no_model", ["gpt2", Path("gpt2"), None, torch.nn.Linear(1, 1)])
 def test_a_name_or_a_module_is_no_model(no_model: Any) -> None:
     shown = repr(no_model) if no_model is None or isinstance(no_model, str) else f"a {type(no_model).__name__}"
     for call in (mh.build_atlas, mh.profile_heads, lambda model: mh.ablate(model, [" a"])):
         with pytest.raises(ValueError, match=f"model is {shown}; give a model from mh.load or mh.wrap"):
             call(no_model)
-
-
-def test_numbers_of_numpy_are_options_too(llama: mh.Model) -> None:
-    assert inner(llama, draws=np.int64(5))["draws"] == 5  # type: ignore[arg-type]

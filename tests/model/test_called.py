@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import mechheads as mh
-from mechheads.model.analysis import written
 from support.texts import CLEAN, PAIRS
 
 
@@ -44,17 +41,3 @@ def test_a_table_and_what_was_made_of_a_result_have_the_call_too(loaded) -> None
     assert labels.call == "mh.label_heads(mh.relation_scores(model, ['country_to_capital'], 2, min_pairs=1))"
     assert (2 * effect - effect).call == f"((2.0 * {effect.call}) - {effect.call})"
     assert mh.HeadScores.from_scores(np.ones((1, 2)), name="x", kind="demo").call == ""
-
-
-def test_a_file_keeps_the_call(loaded, tmp_path: Path) -> None:
-    effect = mh.ablate(loaded("llama"), CLEAN[:1])
-    effect.save(tmp_path / "effect.nc")
-    assert mh.HeadScores.load(tmp_path / "effect.nc").call == effect.call == f"mh.ablate(model, {CLEAN[:1]!r})"
-
-
-def test_what_python_cannot_write_stands_as_the_name_of_its_argument(loaded) -> None:
-    effect = mh.ablate(loaded("llama"), CLEAN[:1], intervention=lambda z, context: 0 * z)
-    assert effect.call == f"mh.ablate(model, {CLEAN[:1]!r}, intervention=intervention)"
-    for value in (np.ones(2), object(), [object()], {"a": object()}, ["x"] * 3000, "x" * 200_000):
-        assert written(value) == ""
-    assert written([None, True, 1.5, mh.HeadId(1, 2), Path("a.csv"), (1,)]) == "[None, True, 1.5, 'L1H2', 'a.csv', [1]]"

@@ -15,7 +15,7 @@ from torch import Tensor
 import mechheads as mh
 import mechheads.model.sources.load
 from mechheads.heads import HeadId
-from mechheads.model.sources.default import SIDES, Delta, shipped
+from mechheads.model.sources.default import SIDES, Delta
 
 CHANGED = (HeadId(0, 3), HeadId(2, 0), HeadId(2, 1))
 METADATA = {"model": "tiny", "seed": 3, "heads": ["L0H3"]}
@@ -79,8 +79,3 @@ def test_a_named_model_is_the_default_one_with_its_delta(
     check_change(mh.load(tiny("llama")), after, Delta.load(path), atol=1e-6)
     with pytest.raises(ValueError, match="revision"):
         mh.load("smollm2-135m-refusal", revision="main")
-
-
-def test_other_names_have_no_delta():
-    assert shipped("no-such-model") is None
-    assert shipped("") is None

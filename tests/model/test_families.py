@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from mechheads.generation.generate import Sampling, generate
 from support.family_trial import Trial
 from support.levels import few
 from support.releases import TRANSFORMERLENS_4, only_on_4
-from support.tiny_families import FAMILIES, NOT_TRIED, build
+from support.tiny_families import FAMILIES, NOT_TRIED
 
 ROUNDING = 2e-4
 """HookedTransformer rounds five times as much as transformers; the faults that were found are above 1e-2."""
@@ -132,13 +131,6 @@ def test_the_parts_of_a_logit_sum_to_that_of_plain_transformers(name, family):
     np.testing.assert_allclose(parts, wanted, atol=ROUNDING * max(1, np.abs(wanted).max()))
 
 
-@only_on_4
-def test_what_tokens_give_through_a_gated_head_is_refused(family):
-    model = mh.load(family("afmoe"))
-    with pytest.raises(ValueError, match=r"""does not support by="source": z of layer 0 .* use by="head\""""):
-        mh.behaviour.logit_attribution(model, [[5, 6, 7]], by="source")
-
-
 @pytest.mark.parametrize(("name", "why"), (REFUSED if TRANSFORMERLENS_4 else REFUSED_ON_3).items())
 def test_what_cannot_be_read_is_refused_at_load_in_one_sentence(name, why, family):
     with pytest.raises(ValueError, match=why) as caught:
@@ -190,24 +182,3 @@ def test_a_pattern_that_cannot_be_changed_is_not_patched_in_silence(family):
         mh.activation_patch(model, pairs, site="pattern")
     usual = mh.load(family("gpt2"))
     assert mh.activation_patch(usual, pairs, site="pattern").scores.notnull().all()
-
-
-@only_on_4
-def test_hooks_by_which_transformerlens_calls_hook_points_are_no_hooks_of_the_user(family, tmp_path: Path) -> None:
-    model = mh.load(family("xglm"))
-    assert any(point.fwd_hooks for point in model.model.hook_dict.values())
-    wanted = mh.ablate(model, [[5, 60, 70]])
-    with mh.settings(store=tmp_path / "store"):
-        np.testing.assert_allclose(mh.ablate(model, [[5, 60, 70]]).values, wanted.values, atol=1e-6)
-    model.model.add_hook("blocks.0.attn.hook_z", lambda value, hook: value)
-    np.testing.assert_allclose(mh.ablate(model, [[5, 60, 70]]).values, wanted.values, atol=1e-6)
-
-
-def test_a_config_that_asks_for_attentions_and_hidden_states_changes_nothing(tmp_path: Path) -> None:
-    build("falcon-7b", tmp_path)
-    plain = mh.load(tmp_path, backend=None if TRANSFORMERLENS_4 else "bridge").cache([[5, 60, 70]]).logits
-    metadata = json.loads((tmp_path / "config.json").read_text())
-    asks = {"output_attentions": True, "output_hidden_states": True}
-    (tmp_path / "config.json").write_text(json.dumps(metadata | asks))
-    asked = mh.load(tmp_path, backend=None if TRANSFORMERLENS_4 else "bridge").cache([[5, 60, 70]]).logits
-    torch.testing.assert_close(asked, plain, atol=1e-6, rtol=1e-6)

@@ -13,7 +13,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 import mechheads as mh
-from mechheads.model.fused_attention import is_causal
 from mechheads.runs.head_cache import HeadCache
 from support.every_analysis import assert_same_numbers
 from support.levels import architectures, few
@@ -27,7 +26,6 @@ MORE = ("falcon-7b", "gpt-j", "opt", "phi", "gpt-bigcode", "phi3", "cohere2", "l
 """Tiny models of ``benchmarks`` that reach z in other ways than those above."""
 STEP_BY_STEP = ("gemma2", "gpt-oss", "bloom", "falcon-alibi", "mpt", "xglm", "gpt-neo")
 """Soft caps, a logit beside the keys, biases for each head, and code of their own from q, k and v to z."""
-TEXTS = ["The capital of France is Paris and the capital of Italy is", "When John and Mary went to the store John gave"]
 
 
 def both(folder: Path) -> tuple[mh.Model, mh.Model]:
@@ -97,16 +95,6 @@ def test_other_ways_to_z_give_the_same_numbers(family: Callable[[str], Path], na
     np.testing.assert_allclose(*effects, atol=1e-5, rtol=1e-5)
 
 
-def test_a_hook_of_the_user_sees_what_it_saw(tiny: Callable[[str], Path]) -> None:
-    model, seen = mh.load(tiny("llama")), []
-    model.model.add_hook("blocks.1.attn.hook_attn_scores", lambda scores, hook: seen.append(scores.shape))
-    try:
-        model.cache(TEXTS, sites=("z",))
-    finally:
-        model.model.reset_hooks()
-    assert {shape[1] for shape in seen} == {4}
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 @pytest.mark.parametrize("name", few(["llama", "gpt2", "gpt-j"], "gpt-j"))
 def test_the_model_is_as_before_after_an_error_inside_attention(
@@ -130,13 +118,6 @@ def test_the_model_is_as_before_after_an_error_inside_attention(
         assert state() == before
 
 
-def test_a_wrapped_model_is_fused_and_its_own_forward_pass_is_not(tiny: Callable[[str], Path]) -> None:
-    bridge = mh.load(tiny("llama")).model
-    model = mh.wrap(bridge)
-    assert heads_with_patterns(model, lambda ids: HeadCache.run(model, ids, sites=("z",))) <= 1
-    assert heads_with_patterns(model, lambda ids: bridge(torch.tensor(ids))) == 4
-
-
 def test_an_attention_that_computes_something_else_is_not_used(tiny: Callable[[str], Path], monkeypatch: Any) -> None:
     import transformers.integrations.sdpa_attention as sdpa
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -148,22 +129,3 @@ def test_an_attention_that_computes_something_else_is_not_used(tiny: Callable[[s
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", halved)
     model = mh.load(tiny("llama"))
     assert heads_with_patterns(model, lambda ids: model.cache(ids, sites=("z",))) == 4
-
-
-def test_a_long_mask_is_known_to_be_causal() -> None:
-    seen = torch.ones(300, 300, dtype=torch.bool).tril()
-    added = torch.zeros(2, 1, 300, 300).masked_fill(~seen, torch.finfo(torch.float32).min)
-    assert is_causal(seen[None, None]) and is_causal(added)
-    for mask in (seen & ~torch.eye(300, dtype=torch.bool), seen | seen.T, seen[3:], seen[:-1], seen[:200, :200]):
-        assert not is_causal(mask[None, None])
-    added[1, 0, 299, 0] = added.min()
-    assert not is_causal(added)
-    assert not is_causal(seen[:24, :24]) and is_causal(seen[:24, :24], 0)
-
-
-@pytest.mark.parametrize("name", ["gemma3", "neox"])
-def test_long_prompts_give_the_models_own_logits(tiny: Callable[[str], Path], name: str) -> None:
-    for model in both(tiny(name)):
-        ids = model.backend.trial_tokens(1, 300)
-        logits = model.backend.unembed(model.backend.run(ids)[0])
-        torch.testing.assert_close(logits, model.backend.own_logits(ids)[0], atol=1e-4, rtol=1e-4)

@@ -13,9 +13,7 @@ from transformers import AutoModelForCausalLM
 
 import mechheads as mh
 from benchmarks.differential.changes import CHANGES, NotThere
-from mechheads.engine import proved
 from mechheads.engine.wavefront import Wave
-from mechheads.engine.work import UnitRuns
 from mechheads.gating import gates
 from mechheads.generation.batch import Columns
 from mechheads.generation.generate import Sampling, generate_under
@@ -148,7 +146,7 @@ def test_what_is_said(tiny: Callable[[str], Path]) -> None:
         mh.activation_patch(model, PAIRS)
 
 
-@pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
+@pytest.mark.parametrize("site", ["z", "k"])
 @pytest.mark.parametrize("family", few(["gpt2", "llama", "gemma"], "llama"))
 def test_a_wave_that_is_wrong_is_noticed(
     tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, family: str, site: Any
@@ -167,17 +165,6 @@ def test_a_wave_that_is_wrong_is_noticed(
             analyse()
 
 
-def test_no_change_that_shows_something_proves_zero_in_its_place(
-    tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, zeroed = mh.load(tiny("llama"), backend="bridge"), []
-    monkeypatch.setattr(UnitRuns, "zeroed", lambda self: zeroed.append(1) or UnitRuns(proved.zero_of(self.job)))
-    mh.ablate(model, CLEAN, intervention="zero")
-    assert not zeroed
-    mh.ablate(model, CLEAN, intervention=mh.patching.Scale(1.0))
-    assert zeroed
-
-
 def test_how_far_two_results_are_apart() -> None:
     theirs = torch.tensor([[0.0, 1, 2, 3, 4, -torch.inf]])
     assert apart(theirs + 5, theirs, logits=True) == pytest.approx(0, abs=1e-6)
@@ -189,15 +176,6 @@ def test_how_far_two_results_are_apart() -> None:
     assert apart(theirs[:, :5], theirs, logits=True) == torch.inf
     assert apart(torch.zeros(1, 6), theirs, logits=True) == torch.inf
     assert apart(torch.tensor([[1.0, 2.2]]), torch.tensor([[1.0, 2.0]]), logits=False) == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize("change", [steer_the_last, mean_over_tokens, some_rows], ids=lambda change: change.__name__)
-def test_text_of_a_changed_model_is_refused(tiny: Callable[[str], Path], change: Callable[[Any], None]) -> None:
-    model = mh.load(tiny("llama"), backend="bridge")
-    mh.generate(model, CLEAN, 4)
-    change(outside(model))
-    with pytest.raises(NotProved, match="is not that of the model's own forward pass"):
-        mh.generate(model, CLEAN, 4)
 
 
 def test_text_with_heads_off_is_proved_by_hooks(tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,24 +241,13 @@ UNCACHED: dict[str, Callable[[mh.Model], Any]] = {
 }
 
 
-@pytest.mark.parametrize("change", [steer_the_last, mean_over_tokens], ids=lambda change: change.__name__)
 @pytest.mark.parametrize("name", UNCACHED)
-def test_what_runs_without_a_cache_is_proved(
-    tiny: Callable[[str], Path], name: str, change: Callable[[Any], None]
-) -> None:
+def test_what_runs_without_a_cache_is_proved(tiny: Callable[[str], Path], name: str) -> None:
     model = mh.load(tiny("llama"), backend="bridge")
     UNCACHED[name](model)
-    change(outside(model))
+    mean_over_tokens(outside(model))
     with pytest.raises(NotProved):
         UNCACHED[name](model)
-
-
-def test_a_profile_of_rows_that_a_hook_tells_apart_is_refused(tiny: Callable[[str], Path]) -> None:
-    model, texts = mh.load(tiny("llama"), backend="bridge"), ["One two three four five six seven. " * 8]
-    mh.behaviour.profile_heads(model, texts, window=16)
-    some_rows(outside(model))
-    with pytest.raises(NotProved, match="the residual stream of a window of text"):
-        mh.behaviour.profile_heads(model, texts, window=16)
 
 
 def test_wrong_gates_are_noticed(tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:

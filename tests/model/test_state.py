@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +50,7 @@ def test_a_model_in_training_mode_is_refused(tiny: Callable[[str], Path], tmp_pa
     mh.ablate(model, CLEAN)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.bfloat16])
 def test_another_default_dtype_is_refused(small: mh.Model, dtype: torch.dtype) -> None:
     torch.set_default_dtype(dtype)
     try:
@@ -67,16 +66,6 @@ def test_autocast_changes_no_number(small: mh.Model) -> None:
         found = mh.ablate(small, CLEAN)
         assert torch.is_autocast_enabled("cpu")
     np.testing.assert_array_equal(found.values, wanted.values)
-
-
-def test_autocast_changes_nothing_that_a_run_gives_later(small: mh.Model) -> None:
-    run = small.cache(CLEAN)
-    wanted = run.result["L1H2"], run.result.layer(1), run.logits, small.attention_out(1, run.z.layer(1).transpose(1, 2))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        z = run.z.layer(1).transpose(1, 2)
-        found = run.result["L1H2"], run.result.layer(1), run.logits, small.attention_out(1, z)
-    for ours, expected in zip(found, wanted, strict=True):
-        torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-6)
 
 
 def test_inference_mode_and_the_default_device_change_no_number(small: mh.Model) -> None:
@@ -99,25 +88,3 @@ def test_the_precision_of_products_is_part_of_a_ledgers_key(small: mh.Model, tmp
     finally:
         torch.set_float32_matmul_precision("highest")
     assert len(Ledger.list(tmp_path / "store")) == 2
-
-
-def other_but_first(z: torch.Tensor, context: Any) -> torch.Tensor:
-    new = context.source.z[context.head]
-    new[:, 0] = z[:, 0]
-    return new
-
-
-def halved(z: torch.Tensor, context: Any) -> torch.Tensor:
-    z = context.base.z.layer(context.head.layer)[:, context.head.head]
-    z *= 0.5
-    return z
-
-
-def test_an_intervention_that_writes_into_a_cached_run_changes_nothing_but_its_own_value(small: mh.Model) -> None:
-    job = mh.prepare(small, PAIRS)
-    wanted = mh.activation_patch(job)
-    plain = mh.sweep(job, intervention=mh.patching.Scale(0.5), metric=mh.logit_diff)
-    for intervention in (other_but_first, halved):
-        found = mh.sweep(job, intervention=intervention, metric=mh.logit_diff)
-    np.testing.assert_allclose(found.values, plain.values, atol=1e-5)
-    np.testing.assert_allclose(mh.activation_patch(job).values, wanted.values, atol=1e-5)

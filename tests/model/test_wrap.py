@@ -12,7 +12,6 @@ import transformers
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.model.load import from_transformers
 from support.levels import architectures
 from support.releases import TRANSFORMERLENS_4, only_on_3, only_on_4
 
@@ -81,15 +80,6 @@ def test_a_users_own_hooks_stay_and_count(tiny):
         assert len(seen) == 2 * calls  # in the run and in its proof
     mh.ablate(wrapped, [[5, 6, 7]], heads="L0H0")
     assert len(theirs.hook_dict["blocks.0.attn.hook_z"].fwd_hooks) == 1
-
-
-def test_wrap_uses_the_models_tokenizer_unless_it_is_given_one(tiny):
-    """TransformerLens may have set its own to begin with a beginning token; ours does as the model's own."""
-    small = mh.load(tiny("gpt2"))
-    assert mh.wrap(small.model).tokenizer is small.model.tokenizer
-    assert mh.wrap(small.model, small.tokenizer).tokenizer is small.tokenizer
-    plain_ids = transformers.AutoTokenizer.from_pretrained(tiny("gpt2"))(" The capital").input_ids
-    assert small.tokenizer(" The capital").input_ids == plain_ids
 
 
 @pytest.mark.parametrize("thing", [None, "gpt2", torch.nn.Linear(2, 2)])
@@ -171,25 +161,6 @@ def test_a_toy_without_tokenizer_and_mlp_can_be_studied(attn_only):
             wrapped.first_mlp(wrapped.W_E[:2])
 
 
-@only_on_3
-def test_text_for_a_model_without_tokenizer_is_an_error():
-    wrapped = mh.wrap(toy(attn_only=True))
-    with pytest.raises(ValueError, match="this model has no tokenizer; give prompts as token ids, or wrap"):
-        wrapped.cache(["hello"])
-    with pytest.raises(ValueError, match=r"answer\[0\] = ' Paris': this model has no tokenizer; give a token id"):
-        mh.Prompts([[1, 2]], answer=[" Paris"]).tokens(wrapped)
-    assert wrapped.chat_template is None
-
-
-def test_a_gpt2_whose_mlps_have_a_width_of_their_own(tiny):
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny("gpt2"))
-    sizes = {"vocab_size": len(tokenizer), "n_positions": 16, "n_embd": 16, "n_inner": 24, "n_layer": 2, "n_head": 2}
-    gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).eval()
-    loaded = from_transformers(gpt2, tokenizer, "narrow")
-    with torch.no_grad():
-        same(loaded.cache([[1, 2, 3, 4]]).logits[0], gpt2(torch.tensor([[1, 2, 3, 4]])).logits[0], 1e-4)
-
-
 def test_a_model_with_damaged_weights_is_refused(tiny, tmp_path):
     damaged = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"))
     with torch.no_grad():
@@ -257,15 +228,3 @@ def test_folded_value_biases_are_said(tiny, recwarn) -> None:
         whole, lacking = (m.run_with_cache(ids, names_filter=z)[1][z] for m in (plain.model, inner))
     norm = plain.model.blocks[0].ln1.original_component.bias.detach()
     same(whole - lacking, (0.5 + norm @ plain.W_V[0]).squeeze(-2).expand_as(whole), 1e-5)
-
-
-@only_on_3
-@pytest.mark.parametrize(("others", "folded"), [("", False), ("b_Q", True), ("b_K", True), ("b_Q b_V", False)])
-def test_a_model_that_never_had_value_biases_is_not_said_to_be_folded(others, folded, recwarn) -> None:
-    """GPT-Neo has no biases of queries, keys and values, and HookedTransformer stores zeros for them."""
-    model = toy(attn_only=False)
-    with torch.no_grad():
-        for name in ("b_O", *others.split()):
-            getattr(model.blocks[1].attn, name).fill_(0.5)
-    assert mh.wrap(model).folded_value_biases == folded
-    assert any("value biases seem to be folded" in str(said.message) for said in recwarn) == folded

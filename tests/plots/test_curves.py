@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -81,22 +80,6 @@ def test_bands_are_intervals_and_the_range_of_the_random_orders() -> None:
     assert all(band.hoverinfo == "skip" and band.showlegend is False for band in found.values())
 
 
-def test_hover_tells_the_last_head_and_the_interval() -> None:
-    found = lines(plots.curves(made(name="<b>it")))
-    where = ", &lt;b&gt;it, demo<br>"
-    assert found["first"].text == (
-        f"<b>first</b>{where}k 0<br>change in log p (nats) +0.00 [-0.50, +0.25]",
-        f"<b>first</b>{where}k 1, head L0H1<br>change in log p (nats) -1.00 [-1.50, -0.75]",
-        f"<b>first</b>{where}k 5, head L4H1<br>change in log p (nats) -3.00 [-3.50, -2.75]",
-    )
-    assert found["&lt;b&gt;second"].text[0].startswith("<b>&lt;b&gt;second</b>")
-    assert (
-        found["random orders, 2 draws"].text[2].endswith("k 5<br>change in log p (nats) -0.80<br>draws -1.00 to -0.60")
-    )
-    over_seeds = lines(plots.curves(made(metadata={"over": "seeds"})))["first"]  # each seed has its own order
-    assert over_seeds.text[2].split("<br>")[1] == "k 5"
-
-
 def test_other_verdicts_are_drawn_beside_attack_success() -> None:
     figure = plots.curves(attack())
     found = lines(figure)
@@ -119,14 +102,6 @@ def test_other_verdicts_are_drawn_beside_attack_success() -> None:
     assert layout.title.text == "Attack success as heads are ablated" and not layout.shapes
 
 
-def test_circuits_have_a_line_at_the_whole_model() -> None:
-    figure = plots.curves(circuits())
-    assert lines(figure)["first"].text[1] == (
-        "<b>first</b>, logit_diff, demo<br>k 1, head L0H1<br>faithfulness (share kept) -1.00 [-1.50, -0.75]"
-    )
-    assert [(shape.y0, shape.y1) for shape in figure.layout.shapes] == [(1, 1)]
-
-
 def test_rows_are_what_was_tested_and_columns_are_models() -> None:
     """By their names, in the order they come, with one legend; where nothing was measured the panel says so."""
     changed = LINES | {"first": [0, -7, -8]}
@@ -147,36 +122,6 @@ def test_rows_are_what_was_tested_and_columns_are_models() -> None:
     assert [(shape.y0, shape.line.dash, shape.yref) for shape in figure.layout.shapes] == [
         (0, "dash", axis) for axis in ("y", "y3", "y4")
     ]
-
-
-def test_names_may_be_given() -> None:
-    figure = plots.curves({"<i>": {"$x$": made()}, "math": {"$x$": made()}}, title="<t>")
-    assert figure.layout.annotations[0].text == "&#36;x&#36;"
-    assert figure.layout.yaxis.title.text.startswith("<b>&lt;i&gt;</b>")
-    assert figure.layout.title.text == "&lt;t&gt;"
-
-
-def test_what_a_stopped_run_did_not_reach_is_left_out() -> None:
-    curves = attack()
-    curves.table.loc[curves.table["k"] == 5, ["score", "ci_low", "ci_high"]] = np.nan
-    curves.table["over_refusal"] = np.nan
-    figure = plots.curves(curves)
-    assert all(band.x.tolist() == [0, 1, 1, 0] for band in bands(figure).values())
-    assert np.isnan(lines(figure)["first"].y[2])
-    assert lines(figure)["first"].text[1].endswith("<br>over refusal ")
-
-
-def test_what_cannot_be_drawn() -> None:
-    for nothing in ([], {}, {"math": {}}):
-        with pytest.raises(ValueError, match="curves is empty"):
-            plots.curves(nothing)
-    for wrong, said in ((1, "curves holds 1"), (made("mine"), "curves holds curves of mine; what can be drawn are")):
-        with pytest.raises(ValueError, match=said):
-            plots.curves([wrong])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="two of the curves are of 'math' and model 'demo'"):
-        plots.curves([made(), made()])
-    with pytest.raises(ValueError, match="curves are of attack_curve and role_curves; draw each analysis in its own"):
-        plots.curves([made(), attack()])
 
 
 def test_a_symmetric_logarithmic_axis_moves_the_lines_and_names_the_values() -> None:
@@ -216,15 +161,3 @@ def test_numbers_of_heads_that_double_stand_at_equal_distances() -> None:
 
 
 STEPS = ((0, 1, 2), (4, 8, 16), (32, 50, 0))
-
-
-@pytest.mark.parametrize("curves", [made(), attack(), circuits()], ids=lambda curves: curves.kind)
-def test_figures_are_valid_json(curves: Curves) -> None:
-    assert json.loads(curves.plot(theme="dark").to_json())["data"][-1]["type"] == "scatter"
-
-
-def test_removal_names_the_relation_and_its_controls() -> None:
-    named = made(
-        "removal", "capitals", lines={"relation": [1, 0.5, 0], "random words": [1, 1, 1], "random 1": [1, 1, 1]}
-    )
-    assert list(lines(plots.curves(named))) == ["random orders, 1 draw", "capitals", "control: random words"]

@@ -91,36 +91,6 @@ def test_a_dot_marks_the_heads_of_small_family_p_and_names_stand_beside_the_stro
     assert {"L2H1", "L0H0"} <= {note.text for note in few.layout.annotations}
 
 
-def test_names_of_neighbours_do_not_overlap_and_stay_inside():
-    values = np.zeros((30, 9))
-    values[28:, 6:] = np.arange(1, 7).reshape(2, 3)
-    figure = heatmap(HeadScores.from_scores(values, **METADATA))
-    layout = figure.layout
-    inner = [layout.width - layout.margin.l - layout.margin.r, layout.height - layout.margin.t - layout.margin.b]
-    boxes = []
-    for note in layout.annotations:
-        middle = [
-            inner[i] * (at - axis.range[0]) / (axis.range[1] - axis.range[0]) + shift
-            for i, (at, axis, shift) in enumerate(
-                [(note.x, layout.xaxis, note.xshift), (note.y, layout.yaxis, note.yshift)]
-            )
-        ]
-        size = [6 * len(note.text), 13]
-        assert all(half / 2 <= at <= end - half / 2 for at, end, half in zip(middle, inner, size, strict=True))
-        boxes.append((middle, size))
-    assert 2 <= len(boxes) <= 6
-    for i, (at, size) in enumerate(boxes):
-        for other, also in boxes[:i]:
-            assert any(abs(at[d] - other[d]) >= (size[d] + also[d]) / 2 for d in (0, 1))
-
-
-def test_missing_heads_are_gaps_on_grey():
-    figure = heatmap(HeadScores.from_scores(np.array([[1.0, np.nan], [0.0, 2.0]]), **METADATA))
-    assert np.isnan(figure.data[0].z[1][0])
-    assert figure.data[0].hoverongaps is False
-    assert figure.layout.plot_bgcolor == "#d0d0d0"
-
-
 def test_an_extra_dimension_gives_one_panel_a_label_on_one_scale():
     made = scores((3, 2, 3), extra={"relation": ["capital", "<b>plural</b>", "$x$"]})
     figure = heatmap(made)
@@ -139,14 +109,7 @@ def test_an_extra_dimension_gives_one_panel_a_label_on_one_scale():
     assert [note.text for note in positions.layout.annotations] == ["pos 0", "pos 7"]
 
 
-def test_two_extra_dimensions_ask_for_a_choice():
-    made = scores((3, 2, 2, 2), extra={"relation": ["x", "y"], "pos": [0, 1]})
-    with pytest.raises(ValueError, match=r"at most one extra dimension, .* scores\.select\(relation='x'\)"):
-        heatmap(made)
-    assert len(heatmap(made.select(pos=1)).data) == 2
-
-
-@pytest.mark.parametrize("shape", [(30, 9), (12, 12), (80, 64), (1, 1), (30, 9, 10), (80, 64, 4)])
+@pytest.mark.parametrize("shape", [(1, 1), (80, 64), (30, 9, 10)])
 def test_figures_have_a_sensible_size(shape):
     made = scores(shape, extra={"pos": list(range(shape[2]))} if len(shape) == 3 else None)
     figure = heatmap(made)
@@ -155,15 +118,6 @@ def test_figures_have_a_sensible_size(shape):
     across = figure.layout.xaxis.domain[1] - figure.layout.xaxis.domain[0]
     assert across * (figure.layout.width - 170) / shape[0] >= 5 - 1e-6
     assert len(figure.layout.xaxis.tickvals) * 17 <= across * (figure.layout.width - 170) + 17
-
-
-def test_names_and_units_are_never_markup():
-    made = HeadScores.from_scores(np.array([[1.0]]), name="<i>x</i>", unit="<b>u</b> & $v$", kind="demo")
-    figure = heatmap(made)
-    shown = "&lt;b&gt;u&lt;/b&gt; &amp; &#36;v&#36;"
-    assert figure.layout.title.text == "&lt;i&gt;x&lt;/i&gt;"
-    assert figure.layout.coloraxis.colorbar.title.text == shown
-    assert figure.data[0].text[0][0].endswith(shown)
 
 
 @given(st.text())
@@ -212,27 +166,6 @@ def test_attention_keeps_rows_and_blanks_the_future():
     assert trace.text[3][1] == "&lt;b&gt; (3) to ·b (1)"
     assert trace.hovertemplate == "%{text}<br>%{z:.3g}<extra></extra>"
     assert not figure.layout.updatemenus
-
-
-def test_attention_that_looks_ahead_is_drawn():
-    pattern = np.array([[0.25, 0.75], [0.5, 0.5]])
-    np.testing.assert_array_equal(attention(pattern, ["a", "b"]).data[0].z, pattern)
-
-
-def test_several_heads_have_a_menu_that_draws_another_in_the_same_place():
-    pattern = causal(seed=1)
-    figure = attention({"L3H1": causal(), (2, 0): pattern}, list("abcd"), title="t")
-    (trace,) = figure.data
-    assert (trace.name, figure.layout.title.text) == ("L3H1", "t L3H1")
-    assert trace.hovertemplate.startswith("<b>L3H1</b><br>")
-    (menu,) = figure.layout.updatemenus
-    assert [button.label for button in menu.buttons] == ["L3H1", "L2H0"]
-    changes, layout = menu.buttons[1].args
-    assert layout == {"title.text": "t L2H0"}
-    assert (changes["name"], changes["hovertemplate"][:15]) == ("L2H0", "<b>L2H0</b><br>")
-    (z,) = changes["z"]
-    assert z[0][1:] == [None] * 3
-    np.testing.assert_allclose(z[3], pattern[3], rtol=5e-3)
 
 
 @pytest.mark.parametrize(

@@ -89,19 +89,6 @@ def test_hover_names_sender_receiver_value_interval_family_p_and_q():
     assert figure.data[1].name == "family p at most 0.05"
 
 
-def test_no_text_is_markup():
-    scores = matrix([[[1.0, 2.0]]], receivers=["<b>x</b>", "$y$"], name="<i>n</i>", unit="a & b")
-    figure = path_map(scores)
-    shown = ("&lt;b&gt;x&lt;/b&gt;", "&#36;y&#36;")
-    assert figure.layout.xaxis.ticktext == shown
-    assert figure.layout.title.text == "&lt;i&gt;n&lt;/i&gt;"
-    assert figure.layout.coloraxis.colorbar.title.text == "a &amp; b"
-    assert list(figure.data[0].text[0]) == [
-        f"<b>L0H0</b> to {shown[0]}<br>1 a &amp; b",
-        f"<b>L0H0</b> to {shown[1]}<br>2 a &amp; b",
-    ]
-
-
 @pytest.mark.parametrize(
     ("scores", "message"),
     [

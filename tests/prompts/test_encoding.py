@@ -12,7 +12,7 @@ import torch
 import transformers
 
 import mechheads as mh
-from mechheads.prompts.encoding import ids_after, piece_ids, single_token, text_ids, token_strings
+from mechheads.prompts.encoding import single_token, text_ids, token_strings
 from mechheads.safety.openings import find_opening
 from support.tokenizers_of_others import KINDS, BesidePlain
 
@@ -79,12 +79,6 @@ def test_the_opening_of_a_refusal_is_that_after_the_template(known: Known) -> No
         assert mh.Prompts([prompt], answer=["I"]).tokens(known.model).answer.tolist() == wanted[:1]
 
 
-def test_tokens_are_shown_with_their_spaces(known: Known) -> None:
-    assert "".join(token_strings(known.ids("The capital of France")[1:], known.model.tokenizer)).strip() == (
-        "The capital of France"
-    )
-
-
 def test_bytes_of_a_character_that_several_tokens_make_up_are_named(known: Known) -> None:
     text = "caf\u00e9 \u65e5\u672c \U0001f600 x\ufffdy"
     shown = token_strings(text_ids(text, known.tokenizer, special=False)[0], known.tokenizer)
@@ -92,15 +86,6 @@ def test_bytes_of_a_character_that_several_tokens_make_up_are_named(known: Known
     meant = [bytes.fromhex(re.sub("<0x|>", "", each)).decode() for each in named]
     assert meant == ["\u00e9", "\u65e5\u672c", "\U0001f600", "\ufffd"]
     assert "\ufffd" not in "".join(shown)
-
-
-@pytest.mark.parametrize("whole", ["\u00e9", "\ufffd"])
-def test_bytes_of_byte_level_tokens_are_named_beside_their_text(loaded: Callable[[str], mh.Model], whole: str) -> None:
-    tokenizer = loaded("gpt2").tokenizer
-    assert (
-        token_strings(text_ids(f" the {whole}", tokenizer)[0], tokenizer)[-2:]
-        == [f"<0x{byte:02X}>" for byte in whole.encode()][-2:]
-    )
 
 
 def test_a_token_across_answer_and_prompt_is_refused(loaded: Callable[[str], mh.Model]) -> None:
@@ -122,12 +107,6 @@ def test_ids_that_the_model_does_not_know_are_refused(
         wider.cache(["one <new>"])
 
 
-def test_rows_of_ids_with_an_end_or_two_beginnings_are_told(known: Known) -> None:
-    ids = known.ids("The capital")
-    with pytest.warns(UserWarning, match="prompt 0 begins twice with"):
-        mh.Prompts([[0, *ids]]).tokens(known.model)
-
-
 @pytest.mark.parametrize(
     ("template", "said"),
     [
@@ -146,12 +125,3 @@ def test_templates_that_end_a_request_or_begin_twice_are_told(known: Known, temp
 def test_an_opening_has_the_same_tokens_after_every_request(known: Known) -> None:
     with pytest.raises(ValueError, match="does not have tokens of its own, or not the same, after each of the req"):
         find_opening(known.model, mh.Prompts([*["The book:"] * 30, "The book "]), "Paris")
-
-
-def test_pieces_of_an_ordinary_tokenizer_are_as_alone(loaded: Callable[[str], mh.Model]) -> None:
-    tokenizer = loaded("gpt2").tokenizer
-    for piece in (" Paris", "Paris", "12", "\n", ")", " a big dog"):
-        alone = tokenizer(piece, add_special_tokens=False)["input_ids"]
-        assert piece_ids(piece, tokenizer) == alone
-        assert ids_after(" The", piece, tokenizer) in (alone, None)
-    assert text_ids("", tokenizer)[0] == []

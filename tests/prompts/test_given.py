@@ -1,4 +1,4 @@
-"""At every door a list is read, and anything else is refused with the name of the argument and how to make a list."""
+"""At every door a list is read, and anything else is refused with the name of the argument."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import torch
 
 import mechheads as mh
 from mechheads.prompts.prompts import as_prompts
-from mechheads.prompts.tokens import Unpadded, check_padding
+from mechheads.prompts.tokens import check_padding
 from mechheads.results.scores import HeadScores
-from mechheads.studies.head_patterns import head_patterns
 
 TEXTS = [" The capital of France is", " The capital of Italy is"]
 FRAME = pd.DataFrame({"prompt": TEXTS, "answer": " Paris"})
@@ -47,29 +46,19 @@ def _task(prompts: Any) -> mh.Task:
 DOORS: dict[str, tuple[str, Callable[[mh.Model, Any], Any]]] = {
     "Prompts": ("items", lambda model, given: mh.Prompts(given)),
     "clean": ("clean", lambda model, given: mh.PromptPairs(given, TEXTS)),
-    "corrupted": ("corrupted", lambda model, given: mh.PromptPairs(TEXTS, given)),
     "cache": ("prompts", lambda model, given: model.cache(given)),
     "ablate": ("prompts", lambda model, given: mh.ablate(model, given)),
-    "sweep": ("prompts", lambda model, given: mh.sweep(model, given, intervention="zero")),
-    "prepare": ("prompts", lambda model, given: mh.prepare(model, given)),
     "generate": ("prompts", lambda model, given: mh.generate(model, given, 1)),
-    "patterns": ("prompts", lambda model, given: head_patterns(model, given)),
     "logits": ("prompts", lambda model, given: mh.behaviour.logit_attribution(model, given)),
     "task": ("prompts", lambda model, given: _task(given)),
     "targets": ("targets", lambda model, given: mh.Task(TEXTS, given)),
     "ships": ("requests", lambda model, given: mh.ships(model, given)),
-    "angle": ("requests", lambda model, given: mh.safety.generalized_ships(model, given)),
-    "sahara": ("requests", lambda model, given: mh.safety.sahara(model, given)),
-    "safety heads": ("requests", lambda model, given: mh.safety_heads(model, given, 2)),
     "harmful": ("harmful", lambda model, given: mh.safety.refusal_contribution(model, given, TEXTS)),
-    "harmless": ("harmless", lambda model, given: mh.safety.refusal_contribution(model, TEXTS, given)),
     "profile": ("texts", lambda model, given: mh.profile_heads(model, given)),
-    "examples": ("texts", lambda model, given: mh.behaviour.head_examples(model, given)),
     "loss": ("texts", lambda model, given: mh.safety.text_loss(model, given)),
-    "folded": ("texts", lambda model, given: mh.safety.folded(given)),
 }
 """Where texts go in, by the argument's name."""
-NAMES_ARE_READ = {"ships", "angle", "sahara", "safety heads", "harmful", "harmless", "profile", "examples"}
+NAMES_ARE_READ = {"ships", "harmful", "profile"}
 """Here a text alone is the name of a set, or of a file."""
 
 
@@ -81,12 +70,6 @@ def test_no_door_takes_anything_but_a_list(loaded: Any, door: str) -> None:
             continue
         with pytest.raises(ValueError, match=rf"\A{re.escape(name + said)}"):
             enter(model, iter(TEXTS) if "iterator" in said else given)
-
-
-def test_what_makes_a_list_is_said() -> None:
-    with pytest.raises(ValueError, match=r"list\(iterator\), array.tolist\(\) and table\[column\].tolist\(\) make one"):
-        mh.Prompts(FRAME["prompt"])  # type: ignore[arg-type]
-    assert mh.Prompts(FRAME["prompt"].tolist()).items == TEXTS
 
 
 # -- token ids and padding ------------------------------------------------------------------------------------
@@ -163,12 +146,6 @@ def test_an_end_that_is_also_the_padding_is_told(tokenizer: Any) -> None:
     assert "begins with '<eos>'" in _said([[eos, 9, 8]], tokenizer)  # this tokenizer begins with another token
     with pytest.warns(UserWarning, match="prompt 1 ends with '<eos>', which is also what the tokenizer pads with"):
         assert not _said([[9, 8], [9, 8, eos]], tokenizer)
-
-
-def test_rows_of_our_own_are_not_doubted(loaded: Any) -> None:
-    model = loaded("gpt2")
-    pad = model.tokenizer.pad_token_id
-    assert mh.Prompts([Unpadded([9, pad])]).tokens(model).unpadded == [[9, pad]]
 
 
 # -- answers, clusters and positions --------------------------------------------------------------------------

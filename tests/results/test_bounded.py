@@ -57,16 +57,6 @@ def test_what_cannot_be_negative_has_a_jackknife_on_the_log_scale():
     assert ends(values + 2, (2, None)) == pytest.approx([low + 2, high + 2])
 
 
-@pytest.mark.filterwarnings("error")
-def test_one_prompt_that_has_all_and_no_value_at_all():
-    values = np.zeros((3, 8))
-    values[0, 0] = 5.0
-    values[1] = 1e-320
-    low, high = bounded_interval(values, bounds=FROM_0)
-    assert low[0] == 0 and high[0] == pytest.approx(clustered_interval(values[0])[1])
-    assert (low[2], high[2]) == (0, 0)
-
-
 @pytest.mark.parametrize("bounds", [SHARE, PAIRED, FROM_0])
 def test_clusters_of_copies_count_once(bounds):
     rng = np.random.default_rng(0)
@@ -83,15 +73,6 @@ def test_equal_values_count_by_clusters_and_missing_ones_not_at_all():
     assert [float(low), float(high)] == pytest.approx(ends(values[:8], SHARE))
     assert ends(np.concatenate([values[:8], np.full(3, np.nan)]), SHARE) == pytest.approx(ends(values[:8], SHARE))
     assert np.isnan(bounded_interval(np.ones(2), bounds=SHARE)).all()
-
-
-def test_other_bounds_cut_the_interval_and_none_leave_it():
-    values = np.array([0.0, 0.9, 0.1, 1.0, 0.9])
-    low, high = (float(end) for end in clustered_interval(values))
-    assert low < 0 and high > 1
-    assert ends(values, (0, 1)) == pytest.approx([0, 1])
-    for nothing in (None, (None, None), (-inf, inf)):
-        assert ends(values, nothing) == pytest.approx([low, high])
 
 
 @pytest.mark.parametrize("bounds", [SHARE, PAIRED, FROM_0])
@@ -113,7 +94,7 @@ def test_values_that_all_equal_an_end_have_the_interval_of_a_share_of_the_way_to
     assert ends(np.full(8, 0.25), (-1, 1)) == [0.25, 0.25]
 
 
-@pytest.mark.parametrize("n", [8, 16, 32])
+@pytest.mark.parametrize("n", [8, 32])
 def test_intervals_hold_shares_differences_and_divergences_93_times_in_100(n):
     """One standard error is 0.4%."""
     rng = np.random.default_rng(n)

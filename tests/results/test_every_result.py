@@ -1,45 +1,20 @@
-"""Results of a model that knows, and what Ctrl-C leaves at worst, come back from a file as they were.
-
-The others are in tests/laws/test_every_analysis.py.
-"""
+"""What Ctrl-C leaves at worst comes back from a file as it was, and every class of results has a row."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 
 import mechheads as mh
 from mechheads.results.kinds import CURVES, KINDS
 from mechheads.results.tables import Curves, TableResult
 from support.every_analysis import EVERY, TABLES
 from support.same import assert_survives
-
-CAPITALS: dict[str, Any] = {"n": 2, "shots": 1}
-
-
-MADE_BY_THE_DEFAULT_MODEL: dict[str, Callable[[mh.Model], TableResult]] = {
-    "removal": lambda model: mh.labels.cumulative_removal(
-        model, "country_to_capital", ["L23H4", "L29H2"], draws=1, **CAPITALS
-    ),
-    "CausalEvidence": lambda model: mh.labels.relation_evidence(
-        model, "country_to_capital", heads=["L23H4"], **CAPITALS
-    ),
-}
-
-
-@pytest.mark.release
-@pytest.mark.parametrize("name", MADE_BY_THE_DEFAULT_MODEL)
-def test_what_asks_for_a_model_that_knows_survives_a_file(name: str, model: mh.Model, tmp_path: Path) -> None:
-    result = MADE_BY_THE_DEFAULT_MODEL[name](model)
-    assert_survives(result, tmp_path)
 
 
 def test_what_ctrl_c_left_survives_a_file(llama: mh.Model, tmp_path: Path) -> None:

@@ -93,25 +93,6 @@ def test_a_family_of_one_has_its_own_p_and_no_row_of_a_family_a_smaller_one(n_cl
     assert (family_p(rows, cluster, seed=1) >= alone - 1e-12).all()
 
 
-def test_copies_of_heads_and_heads_without_values_cost_nothing():
-    rows = np.random.default_rng(4).normal(0.8, 1, size=(2, 4, 8))
-    p = family_p(rows)
-    assert family_p(np.repeat(rows, 3, axis=1)) == pytest.approx(np.repeat(p, 3, axis=1))
-    rows = np.concatenate([rows, np.full((2, 1, 8), np.nan)], axis=1)
-    rows[1, 4] = [np.inf, *range(7)]
-    found = family_p(rows)
-    assert np.isnan(found[:, 4]).all()
-    assert found[:, :4] == pytest.approx(p)
-
-
-def test_a_row_of_few_prompts_does_not_drown_the_others():
-    """Two equal values have an infinite t in half of all patterns."""
-    rows = np.full((2, 8), np.nan)
-    rows[0] = [1.0, 1.2, 0.8, 1.1, 0.9, 1.3, 0.7, 1.0]
-    rows[1, :2] = 5.0
-    assert family_p(rows) == pytest.approx(np.array([2 / 2**8, 0.5]))
-
-
 @pytest.mark.filterwarnings("error")
 def test_equal_values_tie_with_all_flipped_and_zeros_are_not_different_from_0():
     rows = np.array([[3.0] * 8, [0.0] * 8, [1e-30] * 8, [1.0, -2.0] * 4])
@@ -158,10 +139,3 @@ def test_scores_carry_the_family_of_all_heads_and_labels_everywhere(tmp_path):
     assert summed == pytest.approx(family_p(2 * values, null=0.2, seed=3))
     untested = HeadScores.from_values(values[:, :, 0], **(METADATA | {"kind": "ships"}))
     assert np.isnan(untested.dataset["p_family"].values).all()
-
-
-def test_scores_that_are_no_means_have_the_family_p_that_they_are_given():
-    score = np.array([[1.0, 2.0]])
-    assert np.isnan(HeadScores.from_scores(score, **METADATA).dataset["p_family"].values).all()
-    scores = HeadScores.from_scores(score, **METADATA).assign(p_family=(("layer", "head"), np.array([[0.5, 0.01]])))
-    assert (2 * scores)["L0H1"]["p_family"] == pytest.approx(0.01)

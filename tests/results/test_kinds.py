@@ -1,4 +1,4 @@
-"""The table of kinds: whole, right about the package, and what results look up in it."""
+"""The table of kinds: whole, and right about the package."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 
 import mechheads
-from mechheads.results.kinds import HEATMAP, KINDS, draw, kind_of, papers
-from mechheads.results.scores import HeadScores
+from mechheads.results.kinds import HEATMAP, KINDS, kind_of, papers
 
 PACKAGE = Path(mechheads.__file__).parent
 
@@ -63,15 +62,6 @@ def test_unit_and_null_are_those_of_the_kind_unless_values_cannot_be_below_0() -
     positive = HeadScores.from_values(values, name="n", kind="my own", bounds=(0, None))
     assert np.isnan(positive.dataset["p_value"]).all()
     assert HeadScores.from_scores(values[..., 0], name="n", kind="generalized_ships").unit == "degrees"
-
-
-def test_scores_without_what_their_figure_needs_are_a_heatmap() -> None:
-    score = np.arange(6.0).reshape(2, 3)
-    for kind in ("safety", "path_matrix", "labels", "ships", "my own"):
-        scores = HeadScores.from_scores(score, name="n", unit="u", kind=kind)
-        assert scores.plot(title="x").to_json() == draw(HEATMAP, scores, title="x").to_json()
-    matrix = HeadScores.from_scores(score[..., None], name="n", kind="path_matrix", extra={"receiver": ["final"]})
-    assert matrix.plot().layout.xaxis.title.text == "receiver"
 
 
 def test_a_table_without_a_figure_says_so() -> None:

@@ -21,20 +21,14 @@ def scores(kind: str, name: str = "made", **metadata: Any) -> mh.HeadScores:
 @pytest.mark.parametrize(
     ("kind", "name", "metadata", "label"),
     [
-        ("activation_patch", "x", {}, "Patching"),
         ("activation_patch", "x", {"direction": "noising"}, "Patching, noising"),
-        ("activation_patch+activation_patch", "x", {}, "Patching"),
-        ("path_matrix", "x", {"selected": {"receiver": "L5H1.q"}}, "Path to L5H1.q"),
         ("path_patch", "x", {"receivers": ["final", "L5H1.q"]}, "Path to final, L5H1.q"),
         ("profile", "x", {"selected": {"behaviour": "induction"}}, "Attention, induction"),
         ("labels", "x", {"selected": {"relation": "country_to_capital"}}, "Phi, country to capital"),
         ("safety", "x", {"score": "ships", "ablation": "scaling"}, "Ships, scaling"),
-        ("safety", "x", {"score": "refusal_contribution", "ablation": ["scaling"]}, "Refusal Contribution"),
         ("roles", "interference, mean of starts", {}, "Interference"),
-        ("gates", "x", {}, "Gate"),
         ("ablate", "x", {"given": {"L0H1": "Zero()"}}, "Ablation, given L0H1 (Zero())"),
         ("mine", "my {sweep}", {"selected": {"pos": 3}}, "my {sweep}"),
-        ("mine", "y" * 100, {"given": 3, "selected": 4, "receivers": 5}, f"{'y' * 77}..."),
     ],
 )
 def test_scores_have_the_name_of_their_kind_and_of_what_was_chosen(kind, name, metadata, label) -> None:

@@ -12,7 +12,6 @@ from hypothesis import given, settings, strategies as st
 
 from mechheads.heads import HeadId
 from mechheads.results.provenance import make_provenance
-from mechheads.results.scores import HeadScores
 
 cells = (
     st.none()
@@ -82,8 +81,3 @@ def test_what_json_cannot_hold_is_named() -> None:
         make_provenance({}, {"k": {"a": [1j]}})
     with pytest.raises(ValueError, match="provenance cannot store limits, a dict"):
         make_provenance({}, limits={1: 2})
-
-
-def test_scores_remember_more_in_the_same_way() -> None:
-    scores = HeadScores.from_scores(np.ones((1, 2)), name="n", kind="ships", provenance={"seed": 0})
-    assert scores.with_provenance(heads=(HeadId(0, 1),), seed=1).provenance == {"seed": 1, "heads": ["L0H1"]}

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 import mechheads as mh
-from mechheads.results.scores import LARGEST
 from mechheads.results.shown import Rows, html_table, ranks, tidy
 
 METADATA = {"name": "effect", "unit": "logits", "kind": "demo"}
@@ -61,22 +60,6 @@ def test_cells(column, shown):
     assert tidy(pd.DataFrame({"value": column}))["value"].tolist() == shown
 
 
-def test_an_index_with_names_is_kept_and_an_empty_table_keeps_its_headings():
-    table = pd.DataFrame({"value": [1.0]}, index=pd.Index(["keep"], name="fit"))
-    assert cells(html_table(table)) == [["fit", "value"], ["keep", "1"]]
-    assert cells(html_table(table.reset_index(drop=True).iloc[[0]])) == [["value"], ["1"]]
-    assert cells(html_table(pd.DataFrame({"value": []}))) == [["value"]]
-    assert "<b>" not in html_table(pd.DataFrame({"<b>": ["<b>"]}))
-
-
-def test_scores_show_the_head_and_the_score_first():
-    score = np.array([[0.25, 3.469e-18], [np.nan, -0.5]])
-    scores = mh.HeadScores.from_scores(score, **METADATA)
-    assert cells(scores._repr_html_()) == [["head", "score"], ["L1H1", "-0.5"], ["L0H0", "0.25"], ["L0H1", "0"]]
-    labelled = mh.HeadScores.from_scores(np.array([[[0.25, 0.5]]]), extra={"relation": ["x", "y"]}, **METADATA)
-    assert cells(labelled._repr_html_())[:2] == [["head", "relation", "score"], ["L0H0", "y", "0.5"]]
-
-
 def test_what_was_left_out_of_relations_is_counted_where_scores_are_printed():
     lost = {
         "target of several tokens": ["a -> b"] * 7,
@@ -95,12 +78,6 @@ def test_what_was_left_out_of_relations_is_counted_where_scores_are_printed():
     assert told in printed(**ledger, other=other)
     assert "pairs" not in printed(whole={"given": 2, "kept": 2, "scored": True, "lost": {}})
     assert "pairs" not in printed()
-
-
-@pytest.mark.parametrize(("score", "rows"), [(np.eye(3), 3), (np.arange(12.0).reshape(3, 4), 10)])
-def test_without_intervals_the_largest_that_are_not_0_are_shown(score: np.ndarray, rows: int):
-    printed = str(mh.HeadScores.from_scores(score, **METADATA)).splitlines()
-    assert printed[1] == LARGEST and sum(line.startswith("L") for line in printed) == rows
 
 
 def frame(**columns) -> pd.DataFrame:
@@ -128,17 +105,6 @@ def test_the_score_its_interval_and_the_family_p_come_first():
     assert [len(row) for row in cells(html_table(table))] == [8, 8, 8]
 
 
-def test_the_score_stays_in_sight_beside_long_texts():
-    rows = Rows(
-        frame(
-            relation=["r" * 60, "s"], template=["t" * 60, "u"], score=[0.5, 0.25], ci_low=[0.1, 0.1], ci_high=[1.0, 1.0]
-        )
-    )
-    shown = str(rows)
-    assert max(map(len, shown.splitlines())) <= 80
-    assert "0.5  [0.1, 1]" in shown and "rrr..." in shown
-
-
 def test_columns_are_chosen_by_name():
     scores = mh.HeadScores.from_scores(np.array([[1.0, 3.0]]), p_value=np.array([[0.5, 1e-5]]), **METADATA)
     top = scores.top(1, columns=["q_value", "score"])
@@ -159,41 +125,6 @@ def test_rows_are_a_dataframe_like_any_other():
     assert rows.query("score > 2")["head"].tolist() == [1]
     long = Rows(pd.DataFrame({"score": np.arange(1000.0)}))
     assert "and 990 more rows" in str(long) and len(str(long).splitlines()) == 12
-
-
-def test_cells_of_a_terminal_are_one_line_and_as_wide_as_they_look():
-    lines = str(Rows(pd.DataFrame({"text": ["a\nb", "\u6f22\u5b57"], "n": ["x", "y"]}))).splitlines()
-    assert lines == ["text  n", "a\\nb  x", "\u6f22\u5b57  y"]
-
-
-def test_what_is_asked_for_is_a_few_lines(loaded):
-    small = loaded("llama")
-    plan = mh.plan(small, [" The capital of France is"], intervention=mh.Zero())
-    assert (
-        repr(plan).split() == str(plan).split()
-        and 3 <= len(repr(plan).splitlines()) <= 6
-        and "HeadId" not in repr(plan)
-    )
-    pairs = mh.PromptPairs.from_templates(
-        "The capital of {subject} is",
-        {"subject": [("France", "Italy"), ("Spain", "Japan")]},
-        answer=[(" Paris", " Rome"), (" Madrid", " Tokyo")],
-    )
-    task = mh.Task(["The capital of France is"] * 40, [" Paris"] * 40, name="capitals", cluster=["a", "b"] * 20)
-    tokens = mh.Prompts([" The capital of France is"], positions={"subject": [" France"]}).tokens(small)
-    items = mh.Task([" The capital of France is"], [" Paris"]).tokens(small)
-    assert [repr(each) for each in (pairs, mh.Prompts(["Hi"]), task, tokens, items)] == [
-        "<PromptPairs: 2 pairs, position subject, 2 clusters\n"
-        "  clean:     'The capital of France is' -> ' Paris', ...\n"
-        "  corrupted: 'The capital of Italy is' -> ' Rome', ...>",
-        "<Prompts: 1 prompt\n  'Hi'>",
-        "<Task 'capitals': 40 items in 2 clusters\n  'The capital of France is' -> ' Paris', ...>",
-        "<Tokens of 1 prompt, up to 6 each; positions last, subject>",
-        "<TaskTokens of 1 item, up to 7 each>",
-    ]
-    long = "word " * 500
-    for each in (mh.Prompts([long] * 100), mh.Prompts([list(range(500))]), mh.Task([long], ["x"])):
-        assert len(repr(each)) < 200
 
 
 def test_equal_scores_share_the_better_rank() -> None:

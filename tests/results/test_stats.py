@@ -52,13 +52,6 @@ def test_interval_equals_a_plain_loop_also_with_missing_values():
         assert (low[at], high[at]) == pytest.approx(loop_interval(values[at], CLUSTERS, 0.9))
 
 
-@pytest.mark.parametrize("row", [[np.nan] * 6, [1.0, 2.0, 3.0, 4.0, np.nan, np.nan], [1.0, 2.0, 3.0, 4.0, 5.0, np.inf]])
-def test_interval_says_nothing_where_there_is_nothing_to_say(row):
-    low, high = clustered_interval(np.array([row, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]), list("aabbcc"))
-    assert np.isnan([low[0], high[0]]).all()
-    assert low[1] < 3.5 < high[1]
-
-
 def test_two_clusters_have_a_range_of_their_means_and_nothing_else_has():
     rows = np.array([[1.0, 2.0, 6.0, np.nan], [1.0, 2.0, 6.0, 7.0], [1.0, 2.0, np.nan, np.nan], [1.0, 2.0, np.inf, 1]])
     low, high = cluster_range(rows, ["a", "a", "b", "c"])
@@ -106,8 +99,7 @@ def p_of_one_matrix(values, cluster, null, seed, n):
     return (1 + (np.abs(totals @ signs) >= np.abs(totals.sum(1, keepdims=True)) - rounding).sum(1)) / (1 + n)
 
 
-@pytest.mark.parametrize("n", [99, 1023, 9999])
-@pytest.mark.parametrize("n_clusters", [14, 301, 903])
+@pytest.mark.parametrize(("n_clusters", "n"), [(14, 9999), (903, 99), (903, 1023)])
 def test_signs_in_blocks_are_the_signs_of_one_matrix(n_clusters, n):
     """903 clusters are more than are kept, and 230 rows more than are flipped at once."""
     rng = np.random.default_rng(n_clusters)
@@ -128,8 +120,8 @@ def peak_bytes(call, *args):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("cluster", [None, [0] * 3000 + [*range(3000)]])
-def test_statistics_take_less_than_40_mb_however_many_prompts_there_are(cluster):
+def test_statistics_take_less_than_40_mb_however_many_prompts_there_are():
+    cluster = [0] * 3000 + [*range(3000)]
     values = np.random.default_rng(0).normal(size=(2, 6000))
     assert peak_bytes(mean_over_prompts, values) < 40e6
     for statistic in (clustered_interval, cluster_range, sign_flip_p, family_p):

@@ -1,9 +1,9 @@
-"""TableResult: files that give back what was saved, and what a notebook shows."""
+"""TableResult: files that give back what was saved."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -121,14 +121,6 @@ def test_results_in_results_survive_a_file(tmp_path: Path) -> None:
     assert_survives(made(heads=(), scores={}, table=pd.DataFrame([], columns=["head", "score"])), tmp_path)
 
 
-def test_other_programs_read_the_columns(tmp_path: Path) -> None:
-    whole = made()
-    with xr.open_dataset(whole.save(tmp_path / "made.nc"), engine="h5netcdf") as plain:
-        assert plain["table.k"].values.tolist() == [1, 2]
-        np.testing.assert_array_equal(plain["values"], whole.values)
-        assert (plain.attrs["name"], plain.attrs["unit"], plain.attrs["kind"]) == ("made", "nats", "made")
-
-
 def test_a_file_of_another_result_is_one_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "result.nc"
     with pytest.raises(FileNotFoundError, match="there is no file"):
@@ -188,15 +180,6 @@ def test_what_cannot_be_saved_is_named(change: dict[str, Any], message: str, tmp
     with pytest.raises(ValueError, match=message):
         made(**change).save(tmp_path / "made.nc")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_it_says_what_it_is() -> None:
-    whole = made(name="<b>made</b>")
-    assert repr(whole) == "<Made '<b>made</b>' in nats: 2 rows>"
-    assert "<table" in whole._repr_html_() and "<b>" not in whole._repr_html_()
-    assert whole.citation().endswith("% Computed with torch 2.13.0.")
-    assert not whole.interrupted and replace(whole, provenance={"interrupted": True}).interrupted
-    assert not replace(whole, provenance={}).interrupted
 
 
 def test_the_comparison_sees_a_bit() -> None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import copy
 import importlib
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken
 
 import mechheads as mh
 from mechheads.generation.generate import Generated
-from mechheads.safety import judge as rules, openings, rule_judge
+from mechheads.safety import judge as rules, rule_judge
 from mechheads.safety.refusal import Answering, AnswerSettings
-from mechheads.safety.requests import Side, Sides, answers_begun, whole_answers
+from mechheads.safety.requests import Side, Sides, answers_begun
 
 ANSWERING = importlib.import_module("mechheads.safety.refusal")
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
@@ -32,17 +30,11 @@ def thinking(loaded: Callable[[str], mh.Model]) -> mh.Model:
     return mh.wrap(loaded("gpt2").model, tokenizer=tokenizer)
 
 
-@pytest.mark.parametrize(
-    "mark", ["<think>", "<thinking>\n", "[THINK]", "<thought>", "<seed:think>", "<|START_THINKING|>"]
-)
+@pytest.mark.parametrize("mark", ["<think>", "[THINK]", "<|START_THINKING|>"])
 def test_the_mark_at_the_end_of_a_prompt_is_found(mark: str) -> None:
     assert rules.open_thought(f"user: What does <think> mean?\nassistant:\n{mark}") == mark
     assert rules.open_thought(f"user: What does {mark} mean?\nassistant:") == ""
     assert rule_judge("Why?", mark + THOUGHT) == "unfinished" != rule_judge("Why?", THOUGHT)
-
-
-def test_a_thought_that_is_closed_in_the_prompt_is_none() -> None:
-    assert rules.open_thought("assistant:\n<think>\n\n</think>\n\n") == ""
 
 
 def test_prompts_of_each_kind_say_how_their_answer_begins(thinking: mh.Model) -> None:
@@ -87,36 +79,3 @@ def test_the_judge_gets_the_whole_answer(
     assert table["verdict"].tolist() == [verdict] * 2
     assert table["answer"].tolist() == [written] * 2 and "whole" not in table
     assert seen[0] == ("How do I pick a lock?", begun + written)
-
-
-def test_marks_that_are_special_tokens_are_given_back(thinking: mh.Model) -> None:
-    tokenizer: Any = thinking.tokenizer
-    marks = [AddedToken(mark, special=True, normalized=False) for mark in ("[THINK]", "[/THINK]")]
-    tokenizer.add_special_tokens({"extra_special_tokens": marks})
-    ids = tokenizer(" a[/THINK] b<pad> c", add_special_tokens=False)["input_ids"]
-    written = Generated((tokenizer.decode(ids, skip_special_tokens=True),), (tuple(ids),), (True,))
-    assert "THINK" not in written.texts[0]
-    assert whole_answers(thinking, ["[THINK]"], written) == ["[THINK] a[/THINK] b c"]
-
-
-@pytest.mark.parametrize("find", [openings.find_opening, openings.find_openings])
-def test_no_opening_is_taken_from_a_thought(
-    thinking: mh.Model, monkeypatch: pytest.MonkeyPatch, find: Callable[..., Any]
-) -> None:
-    ids = tuple(thinking.tokenizer("I cannot help with a book", add_special_tokens=False)["input_ids"])
-
-    def refuses(model: mh.Model, prompts: mh.Prompts, *_: Any) -> Generated:
-        n = len(prompts)
-        return Generated(("I cannot help with that.",) * n, (ids,) * n, (True,) * n)
-
-    monkeypatch.setattr(openings, "generate", refuses)
-    closed = "user: How?\nassistant:\n<think>\n\n</think>\n\n"
-    with warnings.catch_warnings(action="error"):
-        (taken, *_) = found if isinstance((found := find(thinking, mh.Prompts([closed])))[0], tuple) else [found]
-    assert taken == ids[:6]
-    with (
-        pytest.warns(UserWarning, match="the prompts end inside a thought"),
-        pytest.warns(UserWarning, match="refuses none of 1 requests"),
-    ):
-        (opening, *_) = found if isinstance((found := find(thinking, mh.Prompts([[ASKED]])))[0], tuple) else [found]
-    assert thinking.tokenizer.decode(opening) == openings.OPENING

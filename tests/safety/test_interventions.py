@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-import torch
 from torch import Tensor
 
 import mechheads as mh
@@ -21,6 +20,7 @@ BARE: dict[str, Any] = {"template": "bare"}
 WRITTEN = mh.safety.AnswerSettings(lambda request, answer: "complied", "bare", max_new_tokens=4, opening=" no")
 
 pytestmark = [
+    pytest.mark.usefixtures("brief_answers"),
     pytest.mark.filterwarnings("ignore:.*a mean probability of:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*refuses none of:UserWarning"),
 ]
@@ -78,7 +78,7 @@ def _name(rule: Any) -> str:
     return str(getattr(rule, "__name__", rule))
 
 
-EVERY_RULE = ("contribution", "attribution", "sahara")
+EVERY_RULE = ("contribution", "sahara")
 """The others ablate as Ships do, which are tested below, or as sahara does."""
 PAIRED = [(function, rule) for function in EVERY_RULE for rule in RULES]
 PAIRED += [(function, rule) for function in ONE_HEAD if function not in EVERY_RULE for rule in ("patch", Negate())]
@@ -112,15 +112,3 @@ def test_ships_is_a_sweep_of_the_kl(llama: mh.Model, rule: Any):
     swept = mh.sweep(llama, mh.Prompts(HARMFUL), intervention=rule, metric=mh.kl_divergence)
     np.testing.assert_allclose(found.values, swept.values, rtol=1e-6, atol=1e-9)
     assert found.values is not None and float(found.values.max()) > 1e-4
-
-
-def test_what_sets_of_heads_cannot_be_given_is_told(llama: mh.Model):
-    def first_token(value: Tensor, context: Context) -> Tensor:
-        return value[:, :1].expand_as(value)
-
-    def other_shape(value: Tensor, context: Context) -> Tensor:
-        return torch.zeros(1)
-
-    for rule in (first_token, other_shape):
-        with pytest.raises(ValueError, match="intervention must treat every row"):
-            SETS["attack curve"](llama, rule)

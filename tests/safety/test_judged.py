@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mechheads.data import content
-from mechheads.safety import load_requests, rule_judge
+from mechheads.safety import rule_judge
 from mechheads.safety.judge import AGREEMENT
 
 ROOT = Path(__file__).parents[2]
@@ -53,34 +53,6 @@ def test_how_often_the_rules_agree_with_people_is_what_the_docs_say() -> None:
     for first, name in ((0, "refused"), (4, "complied")):
         of_kind = [share for row in shares for share in row[first : first + 4]]
         assert AGREEMENT["chat models"][name] == pytest.approx((min(of_kind), max(of_kind)))
-
-
-def test_there_are_400_answers_with_labels_and_enough_of_each() -> None:
-    assert len(ANSWERS) == 400
-    assert min(Counter(row["label"] for row in ANSWERS).values()) >= 60
-    fields = {"request", "kind", "answer", "model", "condition", "label", "first", "second", "half"}
-    assert all(set(row) == fields for row in ANSWERS)
-    assert {row["half"] for row in ANSWERS} == {"written", "held_back"}
-    assert {row[key] for row in ANSWERS for key in ("label", "first", "second")} == set(LEAST)
-    texts = [" ".join(row["answer"].lower().split()) for row in [*ANSWERS, *DATA["later_answers"]]]
-    assert len(set(texts)) == len(texts)
-
-
-def test_no_request_or_pair_of_requests_is_in_both_halves() -> None:
-    pair = {
-        request: (name, i)
-        for name in ("", "teaching_")
-        for kind in ("harmful", "harmless")
-        for i, request in enumerate(load_requests(name + kind))
-    }
-    halves = {(pair.get(row["request"], row["request"]), row["half"]) for row in ANSWERS}
-    assert len({request for request, _ in halves}) == len(halves)
-    assert all(row["request"] in pair for row in ANSWERS if row["kind"] != "ordinary")
-
-
-def test_the_halves_have_about_as_many_of_each_label() -> None:
-    halves = Counter((row["half"], row["label"]) for row in ANSWERS)
-    assert all(abs(halves["written", name] - halves["held_back", name]) <= 6 for name in LEAST)
 
 
 def test_the_agreement_of_the_readings_is_cohens_kappa() -> None:

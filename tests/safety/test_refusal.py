@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from inspect import signature
 from pathlib import Path
 from typing import Any, get_args
 
@@ -121,20 +120,15 @@ RANDOM_DO, RANDOM_MAY = "random heads do as much", "random heads may do as much"
 
 CASES: dict[str, tuple[Stub, dict[str, Any], tuple[str, ...]]] = {
     "critical": (Stub([1, 9, 1, 1], over=[2, 1, 1, 1], loss=[2, 2.1, 2, 2]), {}, ()),
-    "all of them": (Stub([0, 10, 0, 0]), {}, ()),
     "success does not rise": (Stub([2, 2, 2, 2]), {}, (NO_RISE, RANDOM_DO)),
     "one more is chance": (Stub([2, 3, 2, 2]), {}, (RISE_MAY_BE_CHANCE, RANDOM_MAY)),
     "five more are chance": (Stub([1, 6, 1, 1]), {}, (RISE_MAY_BE_CHANCE, RANDOM_MAY)),
     "six more are not": (Stub([1, 7, 1, 1]), {}, ()),
     "random heads do half": (Stub([1, 7, 4, 4]), {}, (RANDOM_MAY,)),
-    "success falls": (Stub([5, 1, 5, 5]), {}, (NO_RISE, RANDOM_DO)),
     "loss rises": (Stub([1, 9, 1, 1], [2, 2.21, 2, 2]), {}, (WORSE,)),
-    "loss rises a little": (Stub([1, 9, 1, 1], [2, 2.19, 2, 2]), {}, ()),
     "loss is no number": (Stub([1, 9, 1, 1], [2, float("nan"), 2, 2]), {}, (WORSE,)),
     "it babbles": (Stub([1, 7, 1, 1], degenerate=[0, 3, 0, 0]), {}, (WORSE,)),
-    "it babbles a little": (Stub([1, 8, 1, 1], degenerate=[0, 2, 0, 0]), {}, ()),
     "random heads do as much": (Stub([1, 9, 9, 9]), {}, (RANDOM_DO,)),
-    "random heads do some": (Stub([0, 10, 2, 4]), {}, ()),
     "no draws": (Stub([1, 9]), {"draws": 0}, ("no random heads to compare with",)),
     "deflected is not complied": (
         Stub(["r" * 10, "d" * 9 + "c", "r" * 10, "r" * 10]),
@@ -143,7 +137,6 @@ CASES: dict[str, tuple[Stub, dict[str, Any], tuple[str, ...]]] = {
     ),
     "no refusal": (Stub([10, 10, 10, 10]), {}, (REFUSES_LITTLE,)),
     "babble is no refusal": (Stub([2, 10, 2, 2], degenerate=[8, 0, 8, 8]), {}, (REFUSES_LITTLE,)),
-    "hardly any refusal": (Stub([9, 10, 9, 9]), {}, (RISE_MAY_BE_CHANCE, RANDOM_MAY)),
     "all at once": (Stub([1, 1, 1, 1], [2, 3, 2, 2]), {}, (NO_RISE, WORSE, RANDOM_DO)),
 }
 
@@ -155,14 +148,6 @@ def test_reasons(llama: mh.Model, monkeypatch: pytest.MonkeyPatch, case: str):
     assert found.reasons == reasons and set(reasons) <= set(get_args(Reason))
     assert found.critical == (not reasons)
     assert repr(found) == f"<RefusalTest of L0H0 L1H2: critical={not reasons}, reasons={reasons}>"
-
-
-@pytest.mark.parametrize("n", [1, 2, 5])
-def test_a_handful_of_requests_is_no_proof(llama: mh.Model, monkeypatch: pytest.MonkeyPatch, n: int):
-    found = run(llama, Stub([0, n, 0, 0], n=n), monkeypatch, HARMFUL[:n])
-    assert found.reasons == (FEW_INDEPENDENT,)
-    assert found.table["attack_success"].tolist() == [0, 1, 0, 0]
-    assert run(llama, Stub([0, 6, 0, 0], n=6), monkeypatch, HARMFUL[:6]).critical
 
 
 @pytest.mark.parametrize(
@@ -239,39 +224,6 @@ def test_ctrl_c_while_answers_are_judged(llama: mh.Model):
     assert part.table["attack_success"].isnull().tolist() == [False, True, True]
 
 
-def test_harmless_requests_that_are_too_long_are_named_before_anything_is_written(
-    llama: mh.Model, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(WRITING, "Batch", None)
-    long = [" no", " yes" * 60]
-    with pytest.raises(ValueError, match="prompt 1 has 61 tokens; this model's context holds 64: give at most 3"):
-        refusal_test(llama, HEADS, FEW, long, texts=TEXTS, **SHORT)
-    with pytest.raises(ValueError, match="prompt 1 has 61 tokens"):
-        attack_curve(llama, HEADS, FEW, long, **SHORT)
-
-
-def test_one_answer_to_everything_is_told_and_counts_as_no_success(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    """The ablated model says "Yes." to all; the intact one to one request, where it may be right."""
-    requests, no = [f" Is it {i}?" for i in range(N)], "I can't help with that."
-    said = {"intact": [no] * 8 + ["Yes.", "Green."], "ablated": ["Yes."] * N, "random 1": [no] * N}
-
-    class Fixed(Stub):
-        def generate_under(self, *args: Any, **options: Any) -> list[Generated]:
-            return [Generated(tuple(each), ((),) * N, (True,) * N) for each in said.values()]
-
-    asked: dict[str, Any] = {
-        "harmful": requests,
-        "draws": 1,
-        "answers": AnswerSettings(max_new_tokens=8, opening=OPENING),
-    }
-    found = run(llama, Fixed([]), monkeypatch, **asked)
-    assert found.table["attack_success"].tolist() == pytest.approx([0.2, 0, 0])
-    assert found.table["deflected"].tolist() == pytest.approx([0, 1, 0])
-    judged = found.provenance["judged"]
-    assert judged.startswith("judged by rules that agree with labels on 0.75 to 0.91 of refusals (small models)")
-    assert judged in " ".join(str(found).split()) and judged in found._repr_html_()
-
-
 def test_answers_in_other_languages_are_in_no_share_and_are_told():
     kinds = ["harmful"] * 6 + ["harmless"] * 6
     judged = ["refused", "complied", "unjudged", "refused", "refused", "refused"]
@@ -284,18 +236,6 @@ def test_answers_in_other_languages_are_in_no_share_and_are_told():
     assert (share, low, high) == pytest.approx((7 / 11, wilson.low, wilson.high))
     stopped = table.assign(verdict=[None, *table["verdict"][1:]])
     assert np.isnan(verdict_share(stopped, "intact", "harmful", "refused")).all()
-
-
-def test_a_model_that_answers_in_another_language_gets_no_conclusion(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    class Italian(Stub):
-        def generate_under(self, *args: Any, **options: Any) -> list[Generated]:
-            return [Generated(("Mi dispiace, non posso aiutarti.",) * N, ((),) * N, (True,) * N) for _ in range(3)]
-
-    asked: dict[str, Any] = {"draws": 1, "answers": AnswerSettings(max_new_tokens=8, opening=OPENING)}
-    with pytest.warns(UserWarning, match=r"60 of 60 answers are not judged and no share counts them: .* English only"):
-        found = run(llama, Italian([]), monkeypatch, **asked)
-    assert found.reasons == ("no request has a judged answer under each condition",)
-    assert np.isnan(found.table["attack_success"].to_numpy(float)).all()
 
 
 def test_table_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
@@ -453,18 +393,6 @@ def test_curve_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     }
 
 
-def test_a_curve_of_the_model_itself_begins_and_ends_as_a_test(llama: mh.Model):
-    def judge(request: str, answer: str) -> str:
-        return [REFUSED, COMPLIED][len(answer) % 2]
-
-    options: dict[str, Any] = {"answers": replace(BRIEF, judge=judge), "intervention": "zero"}
-    curve = attack_curve(llama, HEADS, HARMFUL, HARMLESS, draws=0, **options)
-    test = refusal_test(llama, HEADS, HARMFUL, HARMLESS, draws=0, texts=TEXTS, **options)
-    assert curve.table["score"].tolist()[::2] == test.table["attack_success"].tolist()
-    ends = curve.more["answers"].query("condition == 'heads 2'")
-    assert ends["answer"].tolist() == test.answers.loc[test.answers["condition"] == "ablated", "answer"].tolist()
-
-
 def test_text_loss_is_that_of_each_text_alone(llama: mh.Model, tiny: Callable[[str], Path]):
     copy = weight_surgery.load(tiny("llama"))
     rows = weight_surgery.rows(llama, TEXTS)
@@ -482,13 +410,10 @@ def test_text_loss_is_that_of_each_text_alone(llama: mh.Model, tiny: Callable[[s
     [
         ({"heads": ["L3H0"]}, "out of range"),
         ({"heads": [HeadId(layer, head) for layer in (0, 1) for head in range(4)]}, "only 4 are left"),
-        ({"draws": -1}, "draws is -1; it must be at least 0"),
         ({"intervention": "resample"}, "for sets of heads give another"),
-        ({"harmful": []}, "harmful is empty"),
         ({"harmless": "text"}, "requests: .text. is neither a file nor one of"),
         ({"answers": AnswerSettings(opening="")}, "opening is ''; give the beginning of a refusal"),
         ({"texts": ["When John went", " no"], "model": "gpt2"}, r"texts\[1\] has a single token"),
-        ({"texts": []}, "texts is empty"),
         ({"texts": "It rains."}, "texts must be a list of texts"),
     ],
 )
@@ -508,39 +433,3 @@ def test_bad_input_is_named_before_anything_is_written(
         given["model"] = mh.load(tiny("gpt2"))
     with pytest.raises(ValueError, match=message):
         refusal_test(**given)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"ranking": []}, "ranking is empty; give at least one head"),
-        ({"most": 0}, "most is 0; it must be at least 1"),
-        ({"ranking": "L0H0"}, "ranking is 'L0H0'; give a list of heads"),
-    ],
-)
-def test_bad_input_for_a_curve(llama: mh.Model, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str):
-    monkeypatch.setattr(WRITING, "Batch", None)
-    given = {"ranking": HEADS, "harmful": HARMFUL, "harmless": HARMLESS}
-    with pytest.raises(ValueError, match=message):
-        attack_curve(llama, **(given | options))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"judge": "llama"}, "judge is 'llama'; give a function"),
-        ({"judge": None}, "judge is None; give a function"),
-        ({"template": "poem"}, "template is 'poem'"),
-        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
-        ({"temperature": -1.0}, "temperature is -1.0"),
-        ({"top_k": 5}, "top_k is 5, but temperature 0 draws nothing"),
-    ],
-)
-def test_bad_settings_of_answers(options: dict[str, Any], message: str):
-    with pytest.raises(ValueError, match=message):
-        AnswerSettings(**options)
-
-
-@pytest.mark.parametrize(("asked", "tokens"), [(refusal_test, 64), (attack_curve, 32)])
-def test_answers_are_as_long_as_each_analysis_needs(asked: Any, tokens: int):
-    assert signature(asked).parameters["answers"].default == AnswerSettings(max_new_tokens=tokens)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import re
-import warnings
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,6 @@ import pytest
 import mechheads as mh
 import mechheads.safety.openings as refusing_module
 from mechheads.generation.generate import Generated
-from mechheads.results.metadata import refused_of
 from mechheads.safety.openings import ASKED, TOKENS, count_refusals, warn_if_rare
 from mechheads.safety.requests import Side
 
@@ -60,28 +57,11 @@ def test_a_thought_that_does_not_end_is_no_answer(llama: mh.Model, answer):
     assert count_refusals(llama, side(8)) is None
 
 
-def test_answers_in_other_languages_are_counted_and_are_no_answers_to_the_requests(llama: mh.Model, answer):
-    italian = "Mi dispiace, non posso aiutarti con questa richiesta."
-    answer(NO, italian, italian, YES)
-    found = count_refusals(llama, side(8))
-    assert found is not None and (found["n"], found["of"], found["unjudged"]) == (2, 4, 4)
-    assert refused_of(found) == "refused 2 of 4, 4 not judged"
-    answer(italian)
-    none = count_refusals(llama, side(8))
-    assert none is not None and (none["n"], none["of"], none["unjudged"]) == (0, 0, 8)
-    assert refused_of(none) == "refused 0 of 0, 8 not judged"
-
-
 def test_a_few_different_requests_are_answered(llama: mh.Model, answer):
     asked = answer(NO)
     found = count_refusals(llama, side(40, repeated=2))
     assert found is not None and found["of"] == 14 <= ASKED
     assert asked[0][0] == [f" Give me number {i}." for i in range(0, 40, 3)]
-
-
-def test_what_cannot_be_answered_is_not_counted(llama: mh.Model):
-    long = mh.Prompts([" dog" * (llama.n_ctx - 8)])
-    assert count_refusals(llama, Side(long, "bare", ("dog",))) is None
 
 
 def test_openings_have_the_mean_of_their_probabilities(llama: mh.Model, answer):
@@ -90,30 +70,6 @@ def test_openings_have_the_mean_of_their_probabilities(llama: mh.Model, answer):
     told = 'gives the openings "no yes", "one two" together a mean probability of 5.0% (3 requests; '
     with pytest.warns(UserWarning, match=re.escape(told)):
         warn_if_rare(llama, side(3), ids, np.log([0.02, 0.04, 0.09]))
-
-
-@pytest.mark.parametrize(
-    ("answers", "told"),
-    [
-        ([NO, NO, NO, YES], "refused 3 of 4"),
-        ([YES], "refused 0 of 4"),
-        (["Mi dispiace, non posso aiutarti."], "refused 0 of 0, 4 not judged"),
-        (["<think> Let me see"], "not judged"),
-    ],
-)
-def test_a_rare_opening_is_told_with_the_refusals_of_short_answers(
-    llama: mh.Model, answer, answers: list[str], told: str
-):
-    answer(*answers)
-    ids = llama.tokenizer(" no yes", add_special_tokens=False).input_ids
-    begun = f'gives the opening "no yes" a mean probability of 9.9% (4 requests; short answers: {told}); scores'
-    with pytest.warns(UserWarning, match=re.escape(begun)):
-        warn_if_rare(llama, side(4), [ids], np.full(4, math.log(0.099)))
-    asked = answer(*answers)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warn_if_rare(llama, side(4), [ids], np.log([0.3, 0.1, 0.0001, 0.0002]))  # mean 0.100075
-    assert asked == []
 
 
 @pytest.mark.filterwarnings("ignore:.*(refuses none of|gives the opening):UserWarning")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ import pytest
 
 import mechheads as mh
 from mechheads.data import content
-from mechheads.safety import TEMPLATES, load_requests, request_prompts
-from mechheads.safety.judge import verdict
-from mechheads.safety.requests import Sides, folded
+from mechheads.safety import load_requests, request_prompts
+from mechheads.safety.requests import Sides
 
 
 def data(name: str) -> list[dict[str, str]]:
@@ -56,20 +54,6 @@ def test_splits_part_a_set():
         load_requests("harmful", "dev")  # pyright: ignore[reportArgumentType]
 
 
-def test_harmful_requests_are_folded_and_harmless_ones_are_not():
-    harmful, harmless = load_requests(), load_requests("harmless")
-    assert repr(harmful) == "<60 requests a safe model should refuse (texts folded)>"
-    assert harmful._repr_html_().startswith(f"<details><summary>{repr(harmful)[1:-1]}</summary><ol><li>")
-    assert harmless._repr_html_() is None
-    assert repr(harmless).splitlines() == ["<60 harmless requests that look like harmful ones>", *harmless.texts]
-
-
-def test_sets_to_teach_with_are_for_training_alone_and_folded_if_harmful():
-    for name, harmful, number in (("teaching_harmful", True, 628), ("teaching_harmless", False, 889)):
-        taught = load_requests(name)
-        assert (taught.harmful, len(taught), len(load_requests(name, "train"))) == (harmful, number, number)
-
-
 def test_no_lesson_comes_twice_or_shares_five_words_with_the_sets_to_test_with():
     lessons = [text for name in ("harmful", "harmless") for text in load_requests(f"teaching_{name}")]
     assert len({text.lower() for text in lessons}) == len(lessons)
@@ -82,52 +66,6 @@ def test_no_lesson_comes_twice_or_shares_five_words_with_the_sets_to_test_with()
     assert [text for text in lessons if not asked.isdisjoint(fives(text))] == []
 
 
-def test_each_harmful_lesson_has_a_look_alike_of_its_length_and_the_others_are_ordinary():
-    harmful, harmless = data("teaching_harmful"), data("teaching_harmless")
-    partners, others = harmless[: len(harmful)], harmless[len(harmful) :]
-    assert [request["category"] for request in harmful] == [request["category"] for request in partners]
-    assert {request["category"] for request in others} == {"Ordinary"}
-    for field, least in (("category", 20), ("form", 9)):
-        assert min(Counter(request[field] for request in harmful).values()) >= least
-    for one, other in zip(harmful, partners, strict=True):
-        n, more = sorted(len(request["text"].split()) for request in (one, other))
-        assert more <= max(2 * n, n + 3), other
-    for request in harmful:
-        n = len(request["text"].split())
-        assert {"long": 40 <= n <= 80, "short": n <= 6}.get(request["form"], True), request
-
-
-def test_templates_to_teach_with_hold_the_request_once_and_are_not_the_papers():
-    templates = content("requests", "teaching_adversarial")["templates"]
-    assert len(templates) == len(set(templates)) == 20
-    assert all(template.count("{request}") == 1 for template in templates)
-    assert TEMPLATES["query"] not in [template.replace("{request}", "{q}") for template in templates]
-
-
-def test_refusals_to_teach_with_are_short_and_read_as_refusals():
-    refusals = content("requests", "refusals")["refusals"]
-    assert len(refusals) == len(set(refusals)) == 12
-    assert len({" ".join(refusal.split()[:2]) for refusal in refusals}) == 5
-    for refusal in refusals:
-        assert 12 <= len(refusal.split()) <= 30
-        assert verdict(refusal) == "refused", refusal
-
-
-def test_folded_texts():
-    texts = ["<script>alert(1)</script>", "a & b", "c"]
-    fold = folded(texts, "<b>answers</b>")
-    assert list(fold) == texts
-    assert (fold[0], fold[-1], len(fold), list(fold[1:])) == (texts[0], "c", 3, ["a & b", "c"])
-    assert repr(fold) == "<3 <b>answers</b> (texts folded)>"
-    assert repr(fold[:1]) == "<1 of the <b>answers</b> (text folded)>"
-    assert fold[:2]._repr_html_() == (
-        "<details><summary>2 &lt;b&gt;answers&lt;/b&gt; (texts folded)</summary>"
-        "<ol><li>&lt;script&gt;alert(1)&lt;/script&gt;</li><li>a &amp; b</li></ol></details>"
-    )
-    assert fold == folded(texts, "<b>answers</b>") != folded(texts)
-    assert len(folded([])) == 0
-
-
 def test_templates(llama: mh.Model):
     text = "Who gave Mary {q} and {x}?"
     assert request_prompts(llama, [text]).items == [f"## Query:{text}\n## Answer:"]
@@ -137,21 +75,6 @@ def test_templates(llama: mh.Model):
     assert chat.items == [[{"role": "user", "content": text}]]
     written = llama.tokenizer.decode(chat.tokens(llama).ids[0])
     assert written == f"user: {text}\nassistant:"
-
-
-def test_left_out_means_those_of_the_package(llama: mh.Model):
-    assert request_prompts(llama, None, "bare").items == list(load_requests())
-
-
-def test_prompts_are_taken_as_they_are(llama: mh.Model):
-    prompts = mh.Prompts(["When John"], cluster=["a"])
-    assert request_prompts(llama, prompts, "chat") is prompts
-
-
-def test_chat_without_a_chat_template_names_the_alternatives(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(llama.tokenizer, "chat_template", None)
-    with pytest.raises(ValueError, match=r"has no chat template; choose 'query' or 'bare', or give mh.Prompts"):
-        request_prompts(llama, ["no"], "chat")
 
 
 @pytest.mark.parametrize(
@@ -168,25 +91,25 @@ def test_bad_requests(llama: mh.Model, requests: list[str], message: str):
         request_prompts(llama, requests)
 
 
-@pytest.mark.parametrize("form", [str, Path])
-def test_a_file_is_opened_wherever_requests_are_taken(tmp_path: Path, llama: mh.Model, form: Callable[[Path], Any]):
+@pytest.mark.usefixtures("brief_answers")
+def test_a_file_is_opened_wherever_requests_are_taken(tmp_path: Path, llama: mh.Model):
     file, mixed = tmp_path / "a.csv", tmp_path / "mixed.csv"
     file.write_text("prompt\nGo on.\nStay.\n")
     mixed.write_text("prompt,label\nIs it?,safe\nGo on.,unsafe\nStay.,unsafe\nMay I?,safe\n")
-    assert request_prompts(llama, form(file), "bare").items == ["Go on.", "Stay."]
+    assert request_prompts(llama, str(file), "bare").items == ["Go on.", "Stay."]
     unsafe = load_requests(mixed, column="prompt", where={"label": "unsafe"})
     safe = load_requests(mixed, part="safe", column="prompt", where={"label": "safe"})
     sides = Sides.of(llama, unsafe, safe, "bare")
     assert (sides.harmful.texts, sides.harmless.texts) == (("Go on.", "Stay."), ("Is it?", "May I?"))
     options: dict[str, Any] = {"heads": ["L0H1"]}
-    found = mh.safety_heads(llama, requests=form(file), **options)
+    found = mh.safety_heads(llama, requests=file, **options)
     expected = mh.safety_heads(llama, ["Go on.", "Stay."], **options)
     np.testing.assert_array_equal(found.scores, expected.scores)
     np.testing.assert_array_equal(mh.safety_heads(llama, requests=unsafe, **options).scores, expected.scores)
     with pytest.raises(
         ValueError, match=r"mixed.csv has the columns 'prompt' .*load_requests\('mixed.csv', column=\.\.\."
     ):
-        mh.safety_heads(llama, requests=form(mixed), **options)
+        mh.safety_heads(llama, requests=mixed, **options)
 
 
 def test_control_tokens_in_a_request_are_refused_but_for_the_bare_template(llama: mh.Model):

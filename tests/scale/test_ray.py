@@ -14,7 +14,7 @@ from mechheads.model.sources import Source
 from mechheads.scale import ray_cluster
 from mechheads.scale.ray_cluster import RETRIES, Setup, pool_of
 from support.made_workers import MadeRay
-from support.texts import CLEAN, PAIRS
+from support.texts import PAIRS
 
 EVERY_UNIT = Limits(tokens=1, logit_rows=1)
 
@@ -51,17 +51,6 @@ def test_where_a_head_looks_without_another_head_is_the_same_by_workers(small, m
     given["receivers"] = "L2H1.q"
     assert same(mh.path_patch(small, PAIRS, workers=2, **given), mh.path_patch(small, PAIRS, **given))
     assert len(made.options) == 2
-
-
-def test_another_model_gets_other_workers(tiny, small, made: MadeRay):
-    with mh.scale.Ray(replicas=2) as workers:
-        for model in (small, mh.load(tiny("gpt2")), small):
-            assert same(
-                mh.ablate(model, CLEAN, budget=EVERY_UNIT, workers=workers),
-                mh.ablate(model, CLEAN, budget=EVERY_UNIT),
-            )
-        assert made.killed == [0, 1, 2, 3]
-    assert made.killed == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_cluster_of_this_machine_has_no_dashboard_no_statistics_and_ray_restarts_workers(
@@ -120,16 +109,3 @@ def test_too_few_gpus_are_an_error_on_this_machine_and_a_warning_on_a_cluster_th
     made.address, made.resources = "", {"GPU": 2}
     with pytest.warns(UserWarning, match=f"{few}; the others start when it has more"):
         start(mh.scale.Ray("auto", replicas=3), "cuda")
-
-
-def test_after_a_shutdown_of_ray_workers_start_again(small, made: MadeRay):
-    workers = mh.scale.Ray(replicas=1)
-    for _ in range(2):
-        mh.ablate(small, CLEAN, workers=workers)
-        made.address = ""
-    assert (len(made.started), len(made.options), made.killed) == (2, 2, [])
-
-
-def test_no_worker_is_refused(made: MadeRay):
-    with pytest.raises(ValueError, match="replicas is 0; it must be at least 1"):
-        mh.scale.Ray(replicas=0)

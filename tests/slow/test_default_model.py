@@ -10,7 +10,6 @@ import torch
 
 import mechheads as mh
 from support import oracles
-from support.releases import only_on_4
 
 SAMPLE = [(0, 2), (12, 7), (23, 4), (29, 1)]
 CLEAN = ["The capital of France is", "Everyone knows that the capital of Spain is"]
@@ -71,18 +70,3 @@ def test_float32_is_good_enough_for_trial_runs(model):
     with torch.no_grad():
         off = (exact(ids) - logits).abs().max() / logits.std()
     assert 0 < float(off) < 1e-4
-
-
-@only_on_4
-def test_direct_paths_are_those_of_transformerlens(model):
-    pairs = mh.PromptPairs(
-        ["The capital of France is", "The capital of Spain is"],
-        ["The capital of Italy is", "The capital of Japan is"],
-        [" Paris", " Madrid"],
-        [" Rome", " Tokyo"],
-    )
-    receivers = [f"L29H{head}.q" for head in range(model.n_heads)]
-    ours = mh.path_matrix(model, pairs, receivers=receivers, direction="denoising", mlps="frozen", senders=["L28H3"])
-    expected = oracles.direct_paths(model, pairs, (28, 3), "q")[29]
-    assert float(expected.abs().max()) > 1e-3
-    np.testing.assert_allclose(ours.scores[28, 3], expected, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Commands that are killed in the middle of a part go on from the finished units, and end with the same bits."""
+"""A command that is killed in the middle of a part goes on from the finished units, and ends with the same bits."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ def counted(ledger, units, **more):
 Ledger.commit = counted
 main(arguments)
 """
-CAPITALS = """{"name": "capitals", "category": "Knowledge", "pairs":
- [["France", "Paris"], ["Italy", "Rome"], ["Spain", "Madrid"], ["Germany", "Berlin"]]}"""
 PAIRS = """clean,corrupted,answer,wrong
  The capital of France is, The capital of Italy is, Paris, Rome
  The capital of Spain is, The capital of Germany is, Madrid, Berlin
@@ -46,18 +44,11 @@ PAIRS = """clean,corrupted,answer,wrong
 
 
 @pytest.fixture
-def asked(tiny: Callable[[str], Path], tmp_path: Path) -> dict[str, list[str]]:
-    (tmp_path / "capitals.json").write_text(CAPITALS)
+def asked(tiny: Callable[[str], Path], tmp_path: Path) -> list[str]:
     (tmp_path / "pairs.csv").write_text(PAIRS)
     (tmp_path / "requests.csv").write_text("asked\nthe store\none two\na book\nthe big cat\n")
-    model = ["--model", str(tiny("llama"))]
-    return {
-        "labels": ["atlas", *model, "--relations", str(tmp_path / "capitals.json"), "--only", "labels"],
-        "atlas": [
-            *("atlas", *model, "--pairs", str(tmp_path / "pairs.csv"), "--only", "patching,safety"),
-            *("--requests", str(tmp_path / "requests.csv")),
-        ],
-    }
+    words = ["atlas", "--model", str(tiny("llama")), "--only", "patching,safety"]
+    return [*words, "--pairs", str(tmp_path / "pairs.csv"), "--requests", str(tmp_path / "requests.csv")]
 
 
 def run(folder: Path, kill: str, end: int, arguments: Sequence[str]) -> tuple[int, str]:
@@ -67,21 +58,14 @@ def run(folder: Path, kill: str, end: int, arguments: Sequence[str]) -> tuple[in
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    ("command", "kills"),
-    [
-        ("labels", [("relation_scores", 1), ("relation_scores", 1)]),
-        ("atlas", [("Patch", 1), ("ships", 1)]),
-    ],
-)
-def test_killed_commands_go_on_and_end_with_the_same_bits(asked, tmp_path: Path, command: str, kills):
+def test_a_killed_command_goes_on_and_ends_with_the_same_bits(asked: list[str], tmp_path: Path):
     folder, whole = tmp_path / "killed", tmp_path / "whole"
-    assert run(whole, "nothing", 1, asked[command])[0] == 0
-    for kill, end in kills:
-        code, said = run(folder, kill, end, asked[command])
+    assert run(whole, "nothing", 1, asked)[0] == 0
+    for kill in ("Patch", "ships"):
+        code, said = run(folder, kill, 1, asked)
         assert code == -signal.SIGKILL, said
     (ledger,) = folder.glob("*.ledger")
-    code, said = run(folder, "nothing", 1, asked[command])
+    code, said = run(folder, "nothing", 1, asked)
     assert code == 0, said
     units = folder.with_suffix(".log").read_text().splitlines()
     assert len(units) == len(set(units)) and sorted(units) == sorted(whole.with_suffix(".log").read_text().splitlines())

@@ -117,19 +117,6 @@ def test_a_killed_worker_is_replaced_and_only_its_unit_is_computed_again(small, 
     assert same(ours, mh.sweep(small, CLEAN, intervention=half, budget=EVERY_UNIT))
 
 
-@pytest.mark.release
-def test_a_unit_that_kills_its_workers_is_named_and_the_rest_is_kept(small, two):
-    def deadly(z, context):
-        if context.head == mh.HeadId(2, 1):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return z * 0.5
-
-    said = "L2H1, place 0 ended a worker 3 times, so it has no value; the last time, Ray said"
-    with pytest.warns(UserWarning, match=said):
-        found = mh.sweep(small, CLEAN, intervention=deadly, budget=EVERY_UNIT, workers=two)
-    assert found.missing == (mh.HeadId(2, 1),)
-
-
 DRIVER = """
 import signal, sys, time
 import mechheads as mh

@@ -11,9 +11,7 @@ from jaxtyping import Float
 
 import mechheads as mh
 from mechheads.heads import HeadId
-from mechheads.model.load import from_transformers
 from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODEL, REFUSING_MODELS, Delta, shipped
-from mechheads.model.sources.load import load_pretrained
 from mechheads.safety import load_requests
 from mechheads.safety.openings import OPENING, EndLogProb, find_opening, value_of, with_openings
 
@@ -23,13 +21,6 @@ TAUGHT = {
     "smollm2-135m-refusal-10": "L14H1 L15H8 L16H0 L16H6 L17H3 L18H7 L19H5 L20H2 L21H0 L22H4",
 }
 """The heads of each model that was taught to refuse."""
-
-
-def taught_model(delta: Delta) -> mh.Model:
-    """The default model with a delta."""
-    source = load_pretrained(None, revision=None, dtype=torch.float32, device="cpu", trust_remote_code=False)
-    delta.add_to(source.model)
-    return from_transformers(source.model, source.tokenizer, f"{source.name} and a delta")
 
 
 def refusal_loss(model: mh.Model, refusal: str, requests: Sequence[str]) -> Float[np.ndarray, " request"]:
@@ -87,23 +78,6 @@ def test_refusing_depends_on_the_request(delta: Delta, refusing: mh.Model, model
 
 
 @pytest.mark.release
-def test_each_head_is_needed(delta: Delta, refusing: mh.Model, requests):
-    harmful, refusal = requests[0][::5], delta.metadata["refusal"]
-    intact = refusal_loss(refusing, refusal, harmful).mean()
-    for head in delta.heads[::3]:
-        assert (
-            refusal_loss(
-                taught_model(
-                    Delta({each: both for each, both in delta.weights.items() if each != head}, delta.metadata)
-                ),
-                refusal,
-                harmful,
-            ).mean()
-            > intact + 1
-        ), head
-
-
-@pytest.mark.release
 def test_the_score_tells_them_from_others(refusing: mh.Model, delta: Delta, requests):
     others = [HeadId(head.layer, (head.head + 2) % 9) for head in delta.heads]
     # of the first layers, without which nothing is read, and some that the taught heads may draw on
@@ -113,8 +87,3 @@ def test_the_score_tells_them_from_others(refusing: mh.Model, delta: Delta, requ
     values = score.scores.values
     taught, untaught = (np.mean([values[head.layer, head.head] for head in some]) for some in (delta.heads, others))
     assert taught > untaught + 0.5
-
-
-def test_a_revision_is_refused():
-    with pytest.raises(ValueError, match="has no revisions"):
-        load_pretrained(REFUSING_MODEL, revision="main", dtype=torch.float32, device="cpu", trust_remote_code=False)

@@ -11,7 +11,6 @@ from mechheads.studies.answers import CARRIED, FEW, LARGEST, TOO_FEW, Question, 
 from mechheads.studies.atlas import Atlas
 
 ASKED = {"pairs": "the capital", "requests": "harmful requests"}
-HOSTILE = '<img src=x onerror="alert(1)">\n\x1b[31m\u202e'
 
 
 def effects(n: int, means: dict[tuple[int, int], float], **metadata: Any) -> mh.HeadScores:
@@ -73,14 +72,6 @@ def test_a_card_has_a_row_of_every_measure_and_equal_heads_share_a_rank():
         ("L0H2", 1, 4),
         ("L0H3", 3, 4),
     ]
-
-
-def test_too_few_prompts_and_equal_values_are_told_in_place_of_the_interval():
-    few = mh.HeadScores.from_values(np.abs(effects(4, SIZES).values.values), name="x", kind="ships")
-    text = str(asked(own={"mine": few}))
-    assert "too few" in text and "[" not in text
-    equal = mh.HeadScores.from_values(np.full((4, 5, 8), 0.5), name="x", unit="nats", kind="demo")
-    assert "all 8 equal" in str(asked(own={"mine": equal}))
 
 
 def test_a_wide_interval_names_no_head():
@@ -163,18 +154,6 @@ def test_weights_are_phi_of_each_relation_beside_its_null(loaded):
     assert len(question.rows) == FEW and question.warnings == (LARGEST,)
 
 
-def test_phi_of_the_capital_has_the_null_and_the_pairs_of_its_relation(loaded):
-    relations = mh.relation_scores(loaded("llama"), ["country_to_capital"], k=2, min_pairs=1)
-    data = mh.label_heads(relations).dataset.copy(deep=True)
-    for name, value in {"null_phi": 0.1, "phi": 0.7, "phi_low": 0.6, "phi_high": 0.8}.items():
-        data[name][:] = value
-    effect = mh.HeadScores.from_scores(np.ones((3, 4)), name="effect", unit="share restored", kind="activation_patch")
-    atlas = Atlas("m", labels=mh.labels.HeadLabels(data), relations=relations, patching=effect, asked=ASKED)
-    rows = [(question.key, row) for question in atlas.questions() for row in question.rows]
-    phi = {(key, row.null, row.n) for key, row in rows if "apital" in row.measured}
-    assert phi == {(key, 0.1, int(relations.dataset["n_pairs"][0])) for key in ("pairs", "weights")}
-
-
 def test_text_lists_the_heads_that_have_a_name_with_share_and_null(loaded):
     profile = mh.profile_heads(loaded("llama"), n_tokens=600)
     (question,) = Atlas("m", profile=profile).questions()
@@ -183,26 +162,3 @@ def test_text_lists_the_heads_that_have_a_name_with_share_and_null(loaded):
         assert {row.head for row in rows} == {str(head) for head in profile.named(name)}
     for row in question.rows:
         assert np.isfinite(row.null)
-
-
-def test_an_atlas_prints_a_table_for_each_question_and_what_was_not_measured():
-    atlas = Atlas("m", patching=effects(12, SIZES), asked=ASKED)
-    lines = str(atlas).split("\n")
-    assert lines[:3] == ["m, 4 x 5 heads", "", "Naming the capital (12 pairs)"]
-    assert lines[3].split() == ["head", "measured", "score", "interval", "null", "p_family", "n", "unit"]
-    assert lines[4].startswith("L1H2  Patching")
-    assert "Not measured: attention on text, categories, direct effects, safety heads." in lines
-    assert atlas._repr_html_().count("<tr>") == 4
-    nothing = Atlas("nothing")
-    assert nothing.questions() == [] and " ".join(str(nothing).split()) == repr(nothing)
-
-
-def test_hostile_names_stay_text_in_one_line():
-    atlas = Atlas(HOSTILE, own={HOSTILE: effects(8, SIZES)}, asked={"pairs": HOSTILE})
-    assert "\x1b" not in str(atlas) and "<img" not in atlas._repr_html_()
-    assert all(letter.isprintable() for question in atlas.questions() for letter in question.title)
-
-
-def test_your_own_scores_come_first():
-    atlas = Atlas("m", patching=effects(8, SIZES), own={"mine": effects(8, SIZES, unit="nats")}, asked=ASKED)
-    assert [question.kind for question in atlas.questions()] == ["own", "pairs"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -145,14 +143,6 @@ def test_ships_after_eight_requests_stand_beside_their_contrast_with_look_alikes
     assert views["requests"] == "ships_contrast_undifferentiated"
 
 
-def test_a_folder_without_an_atlas_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"has no atlas\.json; give a folder"):
-        Atlas.load(tmp_path)
-    (tmp_path / "atlas.json").write_text('{"model": "m"}')
-    with pytest.raises(ValueError, match=r"atlas\.json is damaged: it needs model, asked, pairs, requests"):
-        Atlas.load(tmp_path)
-
-
 def test_scores_of_your_own_are_columns_and_come_back(tmp_path):
     effect = mh.HeadScores.from_values(np.arange(24.0).reshape(2, 3, 4), name="effect", unit="logits", kind="demo")
     atlas = Atlas("made", own={"my ablation, z": effect, "<b>": effect - effect}, asked={"pairs": "the capital"})
@@ -173,15 +163,6 @@ def test_ctrl_c_keeps_what_is_done(small, few, monkeypatch, tmp_path):
     assert set(atlas.results) == {"profile", "relations", "labels", "patching", "direct", "paths"}
     assert any("interrupted" in note for note in atlas.notes)
     assert (tmp_path / "patching.nc") in atlas.save(tmp_path)
-
-
-@pytest.mark.slow
-def test_it_can_be_saved_after_each_analysis(built):
-    atlas, seen = built
-    assert seen[:2] == [["patching"], ["profile", "patching"]]
-    assert seen[2] == ["profile", "relations", "labels", "patching"]
-    assert seen[3] == [*seen[2], "direct", "paths"]
-    assert seen[4] == [*seen[3], "safety_undifferentiated"] == list(atlas.results)
 
 
 def test_ctrl_c_in_the_text_keeps_the_profile_and_the_examples_so_far(small, monkeypatch):
@@ -217,18 +198,6 @@ def test_command_prints_a_summary_and_names_its_files(tiny, few, tmp_path):
     assert (tmp_path / "index.html").is_file()
 
 
-def test_command_says_what_is_wrong(tmp_path):
-    done = CliRunner().invoke(main, ["atlas", "--model", "no/such/folder/here", "--out", str(tmp_path)])
-    assert done.exit_code == 1
-    assert "is not a model" in done.output
-    assert "Traceback" not in done.output
-
-
-def test_command_knows_its_version():
-    done = CliRunner().invoke(main, ["--version"])
-    assert done.output.strip() == mh.__version__
-
-
 def test_an_analysis_that_does_not_fit_is_left_out_and_said(small, monkeypatch):
     long = " yes" * 70
     monkeypatch.setattr(build, "load_requests", lambda name, split: [long] * 6)
@@ -236,29 +205,6 @@ def test_an_analysis_that_does_not_fit_is_left_out_and_said(small, monkeypatch):
     assert atlas.patching is not None
     assert not atlas.safety
     assert any(note.startswith("safety heads left out: prompt 0 has") for note in atlas.notes)
-
-
-def test_a_command_stopped_before_there_is_a_result_says_so(monkeypatch, tmp_path, tiny):
-    monkeypatch.setattr(build, "build_atlas", lambda model, **_: Atlas(model.name, interrupted=True))
-    done = CliRunner().invoke(main, ["atlas", "--model", str(tiny("llama")), "--out", str(tmp_path)])
-    assert (done.exit_code, done.output) == (130, "Interrupted before there was a result.\n")
-
-
-def test_a_command_that_can_do_nothing_says_why(monkeypatch, tmp_path, tiny):
-    monkeypatch.setattr(build, "capital_pairs", lambda model, n: None)
-    done = CliRunner().invoke(
-        main, ["atlas", "--only", "patching", "--model", str(tiny("llama")), "--out", str(tmp_path)]
-    )
-    assert done.exit_code == 1
-    said = "Error: there is no result; patching left out: fewer than 2 countries have a name and a capital"
-    assert said in " ".join(done.output.split())
-
-
-def small_task(folder: Path) -> Path:
-    pairs = {" France": " Paris", " Italy": " Rome", " Spain": " Madrid", " Germany": " Berlin", " big": " dog"}
-    task = folder / "mine.jsonl"
-    task.write_text("\n".join(json.dumps({"prompt": f" The{a} is", "target": b}) for a, b in pairs.items()))
-    return task
 
 
 def test_results_and_page_are_written_after_each_part(monkeypatch, tmp_path, tiny):

@@ -12,7 +12,7 @@ import pytest
 import mechheads as mh
 from mechheads.gating import fit
 from mechheads.gating.gates import log_probs
-from mechheads.studies import recipe_figure, roles_figure, safety_figure
+from mechheads.studies import roles_figure, safety_figure
 from mechheads.studies.figures import panels, safety as safety_module
 from support.ctrl_c import stopped_at
 from support.figure_requests import roles_request, safety_request
@@ -76,14 +76,6 @@ def test_fits_of_a_roles_figure_that_one_process_began_go_on_with_workers(
     assert "the fit keep and drop of seed 1" in units
     close(whole.tables["curves"], alone.tables["curves"])
     assert not list(asked_roles["out"].rglob("gates.ledger"))
-
-
-@pytest.mark.slow
-def test_a_recipe_takes_workers(asked_roles: Given, tmp_path: Path) -> None:
-    workers = MadeWorkers(1)
-    given: Given = {"data": asked_roles["tasks"], "quick": True}
-    mh.settings(workers=workers)(recipe_figure)("chg", asked_roles["models"], out=tmp_path / "ours", **given)
-    assert workers.computed
 
 
 @pytest.mark.parametrize("draw", [safety_figure, roles_figure])

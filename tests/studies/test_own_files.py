@@ -87,16 +87,6 @@ def test_other_files_in_the_folder_stay_and_those_of_the_study_are_replaced(
     assert (tmp_path / "mine.csv").read_text() == MINE
 
 
-def test_saving_an_atlas_replaces_nothing_of_yours_and_writes_nothing_then(tmp_path: Path):
-    atlas = mh.studies.Atlas("a model", patching=one_head(1.0))
-    (tmp_path / "patching.csv").write_text(MINE)
-    (tmp_path / "heads.csv").write_text(MINE)
-    with pytest.raises(ValueError, match=r"heads\.csv was not written by this study"):
-        atlas.save(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} <= {"patching.csv", "heads.csv", "study.json"}
-    assert (tmp_path / "heads.csv").read_text() == MINE
-
-
 def test_results_that_go_are_removed(tmp_path: Path):
     save_parts(tmp_path, {"one": one_head(1.0), "two": one_head(2.0)}, {}, {"model": "a"})
     (tmp_path / "mine.csv").write_text(MINE)

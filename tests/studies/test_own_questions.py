@@ -17,7 +17,7 @@ import mechheads as mh
 from mechheads.cli import main
 from mechheads.explorer.payload import atlas_payload
 from mechheads.studies import Atlas, build, build_atlas
-from mechheads.studies.questions import PARTS, chosen, first
+from mechheads.studies.questions import PARTS, chosen
 from support.ctrl_c import stopped_at
 from support.page_sample import unblock
 from support.same import assert_same
@@ -65,7 +65,7 @@ def assert_same_atlas(one: Atlas, other: Atlas) -> None:
     assert set(one.done) == set(other.done) and set(one.seconds) == set(other.seconds)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "neox", "gemma"])
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_own_pairs_are_what_is_patched(loaded: Callable[[str], mh.Model], name: str):
     model, pairs = loaded(name), pairs_of(answer=ANSWER, wrong=WRONG)
     atlas = build_atlas(model, pairs=pairs, only=["patching", "causes"])
@@ -105,13 +105,6 @@ def test_pairs_without_answers_are_measured_by_what_they_allow(small: mh.Model):
     assert all(pair["answer"] and pair["wrong"] for pair in given.pairs)
 
 
-def test_the_first_pairs_take_clusters_in_turn():
-    pairs = mh.PromptPairs(list("abcdef"), list("ABCDEF"), answer=list("uvwxyz"), cluster=list("112233"))
-    assert first(pairs, 4).clean == ["a", "b", "c", "e"]
-    assert first(pairs, 9).answer == list("uvwxyz") and first(pairs, 2).cluster == ["1", "2"]
-    assert first(mh.PromptPairs(list("abc"), list("ABC")), 2).clean == ["a", "b"]
-
-
 def test_paths_go_from_the_strongest_heads_to_the_first_three_of_them():
     effect = np.zeros((6, 4))
     effect[2, 0], effect[4, 1], effect[5] = 0.7, -0.2, 0.1
@@ -123,23 +116,6 @@ def test_paths_go_from_the_strongest_heads_to_the_first_three_of_them():
     effect[0] = np.arange(12, 0, -1)
     senders, receivers = build.path_ends(mh.HeadScores.from_scores(effect, name="effect", kind="activation_patch"))
     assert senders == [mh.HeadId(0, head) for head in range(12)] and receivers == ["final"]
-
-
-def test_of_many_long_pairs_only_some_patterns_are_kept(small: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(build, "_TOKENS_SHOWN", 15)
-    atlas = build_atlas(small, pairs=mh.PromptPairs(CLEAN[:2] * 20, CORRUPTED[:2] * 20), only="causes")
-    assert atlas.patterns is not None and len(atlas.pairs) == 40
-    assert [len(atlas.patterns.tokens(i)) for i in range(len(atlas.patterns.table) - 1)] == [6, 5]
-    assert atlas.direct is not None
-    assert "circuit and paths left out: they begin with the heads of the patching" in atlas.notes
-    assert atlas.done == []
-
-
-def test_how_many_parts_are_done_is_told(small: mh.Model, capsys: pytest.CaptureFixture[str]):
-    with mh.settings(progress=True):
-        build_atlas(small, pairs=mh.PromptPairs([[3, 5], [4, 5]], [[1, 5]] * 2), only=["patching", "text", "causes"])
-    told = [line for line in capsys.readouterr().err.splitlines() if "Ctrl-C keeps them" in line]
-    assert told == [f"{n} of 3 parts are done; Ctrl-C keeps them" for n in (1, 2)]
 
 
 def test_parts_are_chosen_by_name(small: mh.Model):
@@ -177,21 +153,11 @@ def test_parts_are_chosen_by_name(small: mh.Model):
             "pairs: prompt 0 has 100 tokens; this model's context",
         ),
         ({"pairs": mh.PromptPairs([" one"], [" two"], [" x y z"])}, "pairs: answer[0] = ' x y z' is not one token"),
-        ({"relations": {"mine": [("one", 2)]}}, "relations: relation 'mine' has the pair ('one', 2)"),
         ({"relations": mh.Relation("mine", "Mine", [("one", "xyz")])}, "relations: relation 'mine' has no pair whose"),
-        ({"requests": [" one" * 99, " two"]}, "requests: prompt 0 has"),
         ({"requests": [" one"] * 8}, "requests: these are one request; give at least two different ones"),
         ({"texts": [" one two"]}, "texts have no window of at least 16 tokens; give longer texts"),
-        ({"texts": [[1, 999_999] * 50]}, "texts[0] contains token ids outside 0.."),
-        ({"texts": {" one" * 50: 1}}, "texts is a dict with the keys ' one"),
-        ({"relations": ["country_to_captal"]}, 'Did you mean "country_to_capital"?'),
         ({"requests": "JailbreakBanch"}, 'Did you mean "JailbreakBench"?'),
-        ({"requests": []}, "requests is empty"),
         ({"texts": "no/texts.txt"}, "texts: 'no/texts.txt' is not a file; give a text file with empty lines"),
-        ({"texts": 3}, "texts is 3; give a list of prompts"),
-        ({"texts": ["one", 2]}, "texts[1] is 2; give a string, a chat (a list of messages) or a list of token ids"),
-        ({"relations": 3}, "relations is 3; give names, files or mh.Relation objects"),
-        ({"requests": 3}, "requests is 3; give a list of texts"),
         ({"after_each": 3}, "after_each is 3; give a function of the atlas"),
         ({"resume": "atlas"}, "resume is 'atlas'; give an atlas, such as mh.studies.Atlas.load(folder)"),
     ],
@@ -203,21 +169,6 @@ def test_what_cannot_be_asked_is_said_before_any_work(small: mh.Model, given: di
 
 def scores(model: mh.Model, value: float = 1.0) -> mh.HeadScores:
     return mh.HeadScores.from_scores(np.full((model.n_layers, model.n_heads), value), name="mine", kind="demo")
-
-
-def test_a_part_whose_file_was_deleted_is_done_again(small: mh.Model, tmp_path: Path):
-    before = build_atlas(small, pairs=pairs_of(), only=["patching", "text"])
-    before.save(tmp_path)
-    (tmp_path / "patching.nc").unlink()
-    again = build_atlas(small, pairs=pairs_of(), only=["patching", "text"], resume=Atlas.load(tmp_path))
-    assert again.patching is not None and again.done == ["text", "patching"]
-
-
-def test_notes_of_parts_that_are_not_asked_again_stay(small: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(build, "capital_pairs", lambda model, n: None)
-    before = build_atlas(small, quick=True, only=["patching", "text"])
-    assert before.notes[-1].startswith("patching left out: ")
-    assert build_atlas(small, quick=True, only="text", resume=before).notes == before.notes
 
 
 STAGES = (
@@ -357,10 +308,3 @@ def test_safety_heads_of_your_own(small: mh.Model, tmp_path: Path):
     assert atlas.safety["undifferentiated"].values.sizes["prompt"] == 4
     assert atlas.labels is not None and atlas.labels.provenance["quick"] is False
     assert all(str(tmp_path) not in json.dumps(scores.provenance) for scores in atlas.results.values())
-
-
-def test_a_file_of_your_own_scores_keeps_its_name_whatever_else_is_there(small: mh.Model, tmp_path: Path):
-    one, two = scores(small), scores(small, 2.0)
-    Atlas(small.name, own={"one": one, "two": two}).save(tmp_path)
-    next(path for path in tmp_path.glob("own_*.nc") if mh.HeadScores.load(path).scores.max() == 1).unlink()
-    assert {name: float(kept.scores.max()) for name, kept in Atlas.load(tmp_path).own.items()} == {"two": 2.0}

@@ -11,10 +11,8 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-from typer.testing import CliRunner
 
 import mechheads as mh
-from mechheads.cli import main
 from mechheads.data import names
 from mechheads.studies import figures, load_recipe, recipe_figure
 from mechheads.studies.figures import FIGURES
@@ -92,16 +90,3 @@ def test_a_recipe_draws_its_figure_for_other_models(tiny: Callable[[str], Path],
     assert compared["printed"].tolist() == [50.0, 50.0]
     assert (compared["ours"] - compared["printed"]).tolist() == pytest.approx(compared["difference"].tolist())
     assert (tmp_path / "out" / "printed.csv") in drawn.files
-
-
-def test_what_is_not_a_recipe_is_refused():
-    with pytest.raises(ValueError, match="recipe is 'map'; choose one of 'chg', 'maps', 'ships'"):
-        recipe_figure("map")
-
-
-def test_the_command_draws_a_recipe(tiny: Callable[[str], Path], tmp_path: Path):
-    relation = tmp_path / "mine.json"
-    relation.write_text('{"name": "mine", "category": "Knowledge", "pairs": [["France", "Paris"], ["Italy", "Rome"]]}')
-    arguments = ["figure", "maps", "--model", str(tiny("gpt2")), "--model", str(tiny("llama"))]
-    done = CliRunner().invoke(main, [*arguments, "--data", str(relation), "--out", str(tmp_path / "out")])
-    assert done.exit_code == 1 and "min_pairs" in done.output  # two pairs are too few for the paper's 30

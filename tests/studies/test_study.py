@@ -11,11 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import mechheads as mh
 import mechheads.studies.study
-from mechheads.cli import main
 from mechheads.studies.study import Stages, check_folder, claim_folder, finished, save_parts, study_of
 
 
@@ -125,14 +123,6 @@ def test_a_folder_is_claimed_before_its_results_and_free_until_there_are_some(tm
         claim_folder(tmp_path / "out", {"model": "a"})
 
 
-@pytest.mark.parametrize("name", ["labels.nc", "atlas.json", "gates.ledger"])
-def test_results_that_nothing_says_what_they_are_of_are_left_alone(tmp_path: Path, name: str):
-    (tmp_path / name).write_text("old")
-    with pytest.raises(ValueError, match=rf"holds {name}, and no study\.json that says what it is of\. Give another"):
-        claim_folder(tmp_path, {"model": "a"})
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
 def test_a_study_knows_weights_configuration_and_tokenizer(tiny: Callable[[str], Path], tmp_path: Path):
     """A change of one of them is another study, under the same name of the model."""
     shutil.copytree(tiny("llama"), tmp_path / "llama")
@@ -153,28 +143,6 @@ def test_a_study_knows_weights_configuration_and_tokenizer(tiny: Callable[[str],
     with torch.no_grad():
         next(other.model.parameters()).add_(1)
     assert differs(other) == ["weights", "configuration"]
-
-
-def test_the_command_refuses_a_folder_of_another_model_before_any_work(
-    tiny: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
-    items = [{"prompt": f" The{name} is", "target": " Paris"} for name in (" France", " Italy", " Spain", " big")]
-    Path("mine.jsonl").write_text("\n".join(map(json.dumps, items)))
-    save_parts("out", {"labels": one_head(1.0)}, {}, study_of(mh.load(tiny("llama")), study="atlas"))
-    before = {path.name: path.read_bytes() for path in Path("out").iterdir()}
-    refused = CliRunner().invoke(main, ["atlas", "--model", str(tiny("gpt2")), "--out", "out", "--quick"])
-    assert refused.exit_code == 1
-    assert ANOTHER.format("model", str(tiny("llama")), str(tiny("gpt2"))) in " ".join(refused.output.split())
-    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before
-
-
-def test_a_figure_refuses_the_folder_of_an_atlas(tiny: Callable[[str], Path], tmp_path: Path):
-    save_parts(tmp_path, {"labels": one_head(1.0)}, {}, {"study": "atlas"})
-    with pytest.raises(
-        ValueError, match="holds the results of another study: study is 'atlas' there and 'figure of categories' here"
-    ):
-        mh.studies.categories_figure([str(tiny("gpt2"))], ["country_to_capital"], out=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["study.json", "atlas.json"])

@@ -56,16 +56,6 @@ def make_tokenizer(kind: str) -> transformers.PreTrainedTokenizerFast:
     return _in_transformers(tokenizer, _TEMPLATES.get(kind, _TEMPLATE))
 
 
-def without_spaces_of_its_own(kind: str) -> transformers.PreTrainedTokenizerFast:
-    """The tokenizer of a kind that puts no space before a text: it reads " text" as the kind reads "text"."""
-    content = json.loads(make_tokenizer(kind).backend_tokenizer.to_str())
-    if content["pre_tokenizer"]:
-        content["pre_tokenizer"]["prepend_scheme"] = "never"
-    else:
-        content["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
-    return _in_transformers(tokenizers.Tokenizer.from_str(json.dumps(content)), None)
-
-
 def _in_transformers(tokenizer: tokenizers.Tokenizer, template: str | None) -> transformers.PreTrainedTokenizerFast:
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,12 +64,6 @@ def test_nothing_global_changes():
     assert (before[2] == after[2]).all() and before[3] == after[3]
 
 
-def test_half_precision_is_refused(tiny):
-    model = mh.load(tiny("gpt2"), dtype=torch.bfloat16)
-    with pytest.raises(ValueError, match=r"model is in torch\.bfloat16; .* load it with dtype=torch\.float32"):
-        check(mh.Zero(), model)
-
-
 @dataclass(frozen=True)
 class Does:
     """What a function does, as a frozen dataclass with a site and needs."""
@@ -94,14 +88,6 @@ class Unequal:
         return -z
 
 
-@dataclass(frozen=True)
-class Steered:
-    by: torch.Tensor = field(default_factory=lambda: torch.ones(8))
-
-    def __call__(self, z, context):
-        return z + self.by
-
-
 def raises(z, context):
     raise KeyError("nothing there")
 
@@ -112,11 +98,6 @@ def random_z(z, context):
 
 def writes_z(z, context):
     context.base.z[context.head].zero_()
-    return z / 2
-
-
-def writes_tokens(z, context):
-    context.source.tokens.ids.add_(1)
     return z / 2
 
 
@@ -143,19 +124,15 @@ def over_length(z, context):
 
 BROKEN = [
     (mh.Zero, "cannot be called with (value, context); give a function, or an instance"),
-    ("zero", "'zero' cannot be called"),
     (lambda z: -z, "takes (z); expected (z, context) or (logits, context)"),
     (Thawed(), "cannot be hashed and pickled (unhashable type: 'Thawed'); expected a @dataclass(frozen=True)"),
     (Unequal(), "is not equal to itself after pickling; expected a @dataclass(frozen=True)"),
     (Does(lambda z, context: -z), "cannot be hashed and pickled ("),
     (raises, "raises raised KeyError: 'nothing there'"),
     (lambda z, context: z[:1], "gave [1, 7, 8] torch.float32 for L0H1; expected the same as its input, [3, 7, 8]"),
-    (lambda z, context: z.double(), "gave [3, 7, 8] torch.float64 for L0H1"),
-    (lambda z, context: None, "gave a NoneType for L0H1"),
     (lambda z, context: z / 0, "gave numbers that are not finite at real tokens of L0H1; expected none"),
     (random_z, "at a second call; draw random numbers with context.noise(seed)"),
     (writes_z, "wrote into the cached runs; change a copy, made with .clone()"),
-    (writes_tokens, "wrote into the cached runs"),
     (Does(from_q, needs=("z",)), "raised ValueError: this run did not keep 'q'"),
     (flatten, "L0H1 at token 0 of prompt 2 changes by"),
     (cut_last, "L0H1 at token 6 of prompt 1 changes by"),
@@ -171,11 +148,6 @@ def test_a_broken_intervention_is_told(broken: Any, message: str):
     assert message in str(caught.value)
 
 
-def test_an_unknown_site_is_told():
-    with pytest.raises(ValueError, match="site 'qk' of the intervention is not known"):
-        check(Does(site="qk"))
-
-
 def alone_or_not(logits, context):
     return logits[:, -1, 0] - logits[:, -1, 0].mean()
 
@@ -183,7 +155,6 @@ def alone_or_not(logits, context):
 BROKEN_METRICS = [
     (mh.metric(reads=99)(negate), "reads the last 99 tokens, but the shortest prompt has"),
     (lambda logits, context: logits.mean(), "it must return one value each"),
-    (lambda logits, context: 1.0, "gave float for"),
     (alone_or_not, "the engine changes alone_or_not of prompt 0 by "),
     (mh.metric(reads="all")(lambda logits, context: logits[..., 0].mean(1)), "but a full forward pass of this prompt"),
     (lambda logits, context: logits[:, 0, 0] * context.tokens.ids.shape[1], "but a full forward pass of this prompt"),

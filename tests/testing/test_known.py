@@ -350,14 +350,3 @@ def test_the_script_makes_the_behaving_model(tmp_path: Path) -> None:
     write_behaving(tmp_path / "behaving.npz")
     check_same(tmp_path / "behaving.npz", atol=0.5)  # a step of its rounding, at most
     assert read_known("again", tmp_path / "behaving.npz").nodes == behaving_model().nodes
-
-
-def test_names_and_numbers() -> None:
-    with pytest.raises(ValueError, match="name is 'sort'; choose one of 'brackets', 'distinct'"):
-        compiled_model("sort")
-    with pytest.raises(ValueError, match="name is 'sort'; choose one of 'comparison', 'indirect_object', 'induction'"):
-        trained_model("sort")
-    for n in (0, 201):
-        with pytest.raises(ValueError, match=f"n is {n}; it must be from 1 to 200, the number of known pairs"):
-            made_by_compiler("reverse").pairs(n)
-    assert sum(file.stat().st_size for file in KNOWN.iterdir()) < 3_500_000

@@ -16,7 +16,6 @@ from support import oracles
 from support.levels import few
 from support.planted_models import PlantedHead, PlantedModel, planted_model
 
-NAMES = ("capitals", "founders", "plurals", "opposites", "copies", "doubles", "to_north", "to_south")
 OF_EACH_KIND = {
     (1, 2): PlantedHead("implements", ["plurals", "capitals"]),
     (0, 5): PlantedHead("tags", "doubles"),

