@@ -21,10 +21,9 @@ from torch import Tensor
 
 from mechheads.engine.cached_runs import CachedRuns, Given, Held
 from mechheads.engine.dispatch import Values
-from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, Unit, make_ready
 from mechheads.engine.report import describe_given
-from mechheads.engine.work import Finished, UnitRuns, Work, batches, finish
+from mechheads.engine.work import Finished, Read, UnitRuns, Work, batches, finish
 from mechheads.heads import Heads
 from mechheads.interventions.basic import Intervention, InterventionLike
 from mechheads.ledger.key import Store
@@ -67,12 +66,18 @@ class ShipsKind:
     def __call__(self, job: Job) -> Work:
         return Work(job, self, UnitRuns(job), self.reading(job))
 
-    def reading(self, job: Job) -> Reading:
-        """Reads the values of each head, compared with the job's base run."""
+    def reading(self, job: Job) -> Read:
+        """Reads the values of each head, compared with the job's base run, in one row: KLs, the angle, its interval."""
         rotation = None
         if self.r is not None:
             rotation = Rotation(last_states(job.base.final_at(job.at)), self.r, job.tokens.cluster)
-        return Reading(job.evaluator if self.with_kl else None, rotation)
+
+        def read(units: Sequence[Unit], finals: list[Tensor]) -> Values:
+            kl = job.evaluator(finals[0]) if self.with_kl else [()] * len(finals[0])
+            turned = [()] * len(kl) if rotation is None else [rotation(last_states(states)) for states in finals[0]]
+            return [np.concatenate(both) for both in zip(kl, turned, strict=True)]
+
+        return read
 
 
 _KL = ShipsKind(with_kl=True)
@@ -115,22 +120,6 @@ class SafetyJob:
         """What a result records about the ablation and the requests."""
         metadata = ablation_metadata(self.intervention) | describe_given(self.held)
         return metadata | self.requests.metadata(self.model)
-
-
-@dataclass(frozen=True, eq=False)
-class Reading:
-    """Reads the values of each head in one row: the KL of each prompt, and the angle with its interval."""
-
-    kl: Evaluator | None
-    rotation: Rotation | None
-
-    def __call__(self, units: Sequence[Unit], finals: list[Tensor]) -> Values:
-        kl = [[]] * len(units) if self.kl is None else self.kl(finals[0])
-        if self.rotation is None:
-            return [np.asarray(one) for one in kl]
-        return [
-            np.concatenate([one, self.rotation(last_states(states))]) for one, states in zip(kl, finals[0], strict=True)
-        ]
 
 
 def measure(job: SafetyJob) -> Measured:
