@@ -167,7 +167,7 @@ class Gates(TableResult):
         found = {}
         for fit in self.fits:
             rows = self.losses[self.losses["fit"] == fit]
-            made = [rows["loss"][rows["seed"] == seed].to_numpy() for seed in self.seeds]
+            made = [np.asarray(rows["loss"][rows["seed"] == seed]) for seed in self.seeds]
             ends = np.array([curve[-max(1, len(curve) // 10) :].mean() if len(curve) else np.nan for curve in made])
             far = ends > np.median(ends) + _FAR if len(ends) > 2 else np.zeros(len(ends), bool)
             found[fit] = tuple(seed for seed, is_far in zip(self.seeds, far, strict=True) if is_far)

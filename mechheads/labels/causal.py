@@ -182,7 +182,7 @@ class _Tests:
         for i, name in enumerate(names):
             if name in scores:
                 whole = self.gaps[name] if what == "direct" else 1.0
-                values[:, :, i, : len(self.pairs[name])] = scores[name].values / whole
+                values[:, :, i, : len(self.pairs[name])] = np.asarray(scores[name].values) / whole
         metadata: dict[str, Any] = next((each.provenance for each in scores.values()), model.provenance())
         of_each = {
             key: {name: scores[name].provenance.get(key) if name in scores else None for name in names}

@@ -126,7 +126,7 @@ def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
     if (path := current().store) is not None:
         Ledger.check(path)
     model, seed, sides = job.model, current().seed, job.sides
-    heads = check_heads(job.heads, model.n_layers, model.n_heads)
+    heads = job.named or check_heads(None, model.n_layers, model.n_heads)
     metric = OpeningLogProb(find_opening(model, sides.harmful.prompts, opening))
     harmful, harmless = (with_opening(model, side.prompts, metric.opening) for side in sides.by_kind().values())
     refusal = value_of(model, harmful, metric)
@@ -143,7 +143,7 @@ def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
         "template": sides.template,
         "opening": metric.opening,
         "last_tokens": last_tokens,
-        "heads": "all" if job.heads is None else heads,
+        "heads": job.named or "all",
     }
     moved: float | np.ndarray = 0.0
 

@@ -19,7 +19,7 @@ from scipy.special import softmax
 
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Spec
-from mechheads.heads import Heads, named_heads
+from mechheads.heads import Heads
 from mechheads.interventions.basic import Intervention, InterventionLike
 from mechheads.limits import current
 from mechheads.model.analysis import analysis
@@ -88,7 +88,6 @@ def attribution_of(
 ) -> HeadScores:
     """Refusal attribution of a job's heads, the mean over ``rules``; see ``refusal_attribution``."""
     model, prompts, seed = job.model, job.requests.prompts, current().seed
-    _, named = named_heads(job.heads, model.n_layers, model.n_heads)
     begins = find_openings(model, prompts, openings)
     runs = CachedRuns(model, with_openings(model, prompts, begins))
     metric, limits = EndLogProb(len(begins[0])), current().limits
@@ -96,7 +95,7 @@ def attribution_of(
     def by_opening(rows: np.ndarray) -> np.ndarray:
         return rows.reshape(*rows.shape[:-1], len(begins), len(prompts))
 
-    specs = [Spec(runs.prompts, rule, metric, job.heads, limits=limits) for rule in rules.values()]
+    specs = [Spec(runs.prompts, rule, metric, job.named, limits=limits) for rule in rules.values()]
     of_rules = estimates(model, specs, runs=runs)
     parts, base = dict[str, np.ndarray](), by_opening(of_rules[0].job.evaluator.base_value.cpu().numpy())
     for name, estimate in zip(rules, of_rules, strict=True):
@@ -108,7 +107,7 @@ def attribution_of(
     metadata = {
         "ablation": list(parts),
         "epsilon": epsilons.pop() if len(epsilons) == 1 else None,
-        "heads": named,
+        "heads": job.named or "all",
         "openings": [list(opening) for opening in begins],
         **job.requests.metadata(model),
         "seed": seed,

@@ -24,7 +24,7 @@ from mechheads.engine.dispatch import Values
 from mechheads.engine.job import Job, Spec, Unit, make_ready
 from mechheads.engine.report import describe_given
 from mechheads.engine.work import Finished, Read, UnitRuns, Work, batches, finish
-from mechheads.heads import Heads
+from mechheads.heads import HeadId, Heads, check_heads
 from mechheads.interventions.basic import Intervention, InterventionLike
 from mechheads.ledger.key import Store
 from mechheads.limits import current
@@ -98,6 +98,11 @@ class SafetyJob:
     runs: CachedRuns | None = None
 
     @property
+    def named(self) -> tuple[HeadId, ...] | None:
+        """The heads that are measured, in order of layer and head; None for all."""
+        return None if self.heads is None else check_heads(self.heads, self.model.n_layers, self.model.n_heads)
+
+    @property
     def sides(self) -> Sides:
         """The requests and their look-alikes, one for each."""
         if self.look_alikes is None:
@@ -140,7 +145,7 @@ def measure(job: SafetyJob) -> Measured:
 
 def ready(job: SafetyJob, store: Store) -> Job:
     """The sweep of a job's heads after its requests."""
-    spec = Spec(job.requests.prompts, job.intervention, kl_divergence, job.heads, seed=current().seed, held=job.held)
+    spec = Spec(job.requests.prompts, job.intervention, kl_divergence, job.named, seed=current().seed, held=job.held)
     return make_ready(job.model, spec, runs=job.runs, store=store)
 
 
