@@ -208,9 +208,9 @@ def few_shot(model: Model, n: int) -> tuple[Ids, None, list[int]]:
 
 def usable(model: Model) -> list[UsablePairs]:
     """The package's relations with their pairs of single tokens, if there are at least 30."""
-    from mechheads.labels.relations import load_relations, usable_pairs
+    from mechheads.labels.relations import usable_pairs
 
-    return [kept for kept in usable_pairs(load_relations(), model.tokenizer) if len(kept.pairs) >= MIN_PAIRS]
+    return [kept for kept in usable_pairs(None, model.tokenizer, min_pairs=0) if len(kept.pairs) >= MIN_PAIRS]
 
 
 def sentences(model: Model) -> Ids:

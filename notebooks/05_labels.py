@@ -427,9 +427,7 @@ beside[["phi", "total", "total_low", "total_high", "direct", "label", "verdict"]
 # still names the capital. Random heads of the same layers show how much of the loss is general damage.
 
 # %%
-removal = mh.labels.cumulative_removal(
-    model, "country_to_capital", of_capitals.heads(4), most=4, draws=3, n=16, shots=2
-)
+removal = mh.labels.cumulative_removal(model, "country_to_capital", of_capitals.heads(4), draws=3, n=16, shots=2)
 print("removed, in this order:", *removal.heads)
 accuracy = removal.table.pivot(index="k", columns="which", values="score")
 accuracy.round(2)

@@ -6,6 +6,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,10 +42,8 @@ def relation_task(model: Model, relation: RelationLike, *, shots: int = 4, n: in
     prompts: list[str] = []
     targets: list[str] = []
     sources: list[str] = []
-    for template in range(max(1, len(relation.few_shot))):
-        made = few_shot_prompts(
-            model, relation, shots=shots, n=len(relation.pairs), template=template, seed=seed + template
-        )
+    for number, one in enumerate([replace(relation, few_shot=[form]) for form in relation.few_shot] or [relation]):
+        made = few_shot_prompts(model, one, shots=shots, n=len(relation.pairs), seed=seed + number)
         prompts += map(str, made.items)
         targets += map(str, made.answer or ())
         sources += map(str, made.cluster or ())

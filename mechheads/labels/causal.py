@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from mechheads.engine.report import AnswerWarning
 from mechheads.heads import HeadId, Heads, check_heads
 from mechheads.interventions.basic import Patch
 from mechheads.labels.few_shot import few_shot_pairs
-from mechheads.labels.relations import Relation, Relations, load_relations
+from mechheads.labels.relations import Relations, load_relations
 from mechheads.limits import current, settings
 from mechheads.messages.arguments import NotNegative, Positive
 from mechheads.messages.notices import stop_if, until_interrupted, warn
@@ -30,8 +30,6 @@ from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.path import path_patch
-from mechheads.progress import Bar
-from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
@@ -91,22 +89,18 @@ def relation_evidence(
     *,
     n: Positive = 16,
     shots: NotNegative = 4,
-    template: int = 0,
     heads: Heads | None = None,
 ) -> CausalEvidence:
     """Total and direct effect of every head on relations.
 
     The corrupted run asks about another source (``few_shot_pairs``). One head's z is restored from the clean run, and
     the effect is the share of the logit difference between the two targets that this restores: 0 nothing, 1 all of it.
-    If there are several relations, one is left out with a reason if too few prompts can be made, or if the model
-    prefers the wrong target, so that there is nothing to restore.
+    A relation is left out if too few prompts can be made, or if the model prefers the wrong target.
 
     Args:
         relations: as in ``relation_scores``, with few-shot templates; None for those of the package.
-        n: the largest number of prompt pairs for each relation. With n pairs no p is below 2 / 2^n: a few pairs
-            separate large effects from small ones, but are not significant evidence of either.
+        n: the largest number of prompt pairs for each relation. With n pairs no p is below 2 / 2^n.
         shots: the number of worked examples in each prompt.
-        template: the index of the few-shot template.
         heads: the heads to test; every head if left out.
 
     Returns:
@@ -115,7 +109,7 @@ def relation_evidence(
         between the runs. After Ctrl-C the effects so far; the rest is NaN.
 
     Raises:
-        ValueError: if an argument does not fit, or no relation can be tested.
+        ValueError: if no relation can be tested.
 
     Elhelo & Geva 2025 (arXiv 2412.11965), section 4; for the direct effect Wang et al. 2022 (arXiv 2211.00593).
 
@@ -123,67 +117,48 @@ def relation_evidence(
     >>> found.total.heads(1), found.direct.heads(1)
     ((HeadId(layer=23, head=4),), (HeadId(layer=23, head=4),))
     """
-    seed = current().seed
-    loaded = load_relations(relations)
+    few_shot = {"n": n, "shots": shots, "seed": current().seed}
+    loaded, left_out = load_relations(relations), dict[str, str]()
     chosen = None if heads is None else check_heads(heads, model.n_layers, model.n_heads)
-    tests = _Tests(model, loaded, {"n": n, "shots": shots, "template": template, "seed": seed})
+    measured: dict[str, dict[str, HeadScores]] = {"total": {}, "direct": {}}
+    gaps, sizes = dict[str, float](), dict[str, int]()
     bar = set_bar(2 * len(loaded), f"evidence for {len(loaded)} relation{'s' * (len(loaded) != 1)}")
     with until_interrupted() as interrupts, bar:
-        for relation in loaded:
-            tests.effects(relation, bar, chosen)
-    interrupts.stop_unless(tests.measured["total"])
+        for name, relation in ((relation.name, relation) for relation in loaded):
+            try:
+                pairs = few_shot_pairs(model, relation, **few_shot)
+                job = make_ready(model, Spec(pairs, Patch(), logit_diff, HeadId(0, 0), base="corrupted"))
+                gaps[name] = _gap(job, name)
+            except ValueError as error:
+                left_out[name] = str(error)
+                bar.update(2)
+                continue
+            sizes[name] = len(pairs)
+            some = {
+                "total": partial(activation_patch, heads=chosen, normalize=True),
+                "direct": partial(path_patch, senders=chosen, direction="denoising"),
+            }
+            for what, effect in some.items():
+                with warnings.catch_warnings(), settings(progress=False):
+                    warnings.simplefilter("ignore", AnswerWarning)  # the model need not know every pair of a relation
+                    measured[what][name] = effect(job)
+                bar.update()
+                stop_if(measured[what][name].provenance["interrupted"])
+    interrupts.stop_unless(measured["total"])
     if interrupts.interrupted:
         warn("relation_evidence was interrupted: effects not measured are NaN")
-    if not tests.pairs:
-        reasons = "; ".join(tests.left_out.values())
+    if not sizes:
+        reasons = "; ".join(left_out.values())
         raise ValueError(reasons if len(loaded) == 1 else f"relations: none of them can be tested: {reasons}")
-    total, direct = tests.stack("total", interrupts.interrupted), tests.stack("direct", interrupts.interrupted)
-    return CausalEvidence(total, direct, tests.left_out)
+    names = [relation.name for relation in loaded if relation.name not in left_out]
 
-
-class _Tests:
-    """Tests relations one after the other and keeps what was measured so far, also after an interrupt."""
-
-    def __init__(self, model: Model, relations: Sequence[Relation], few_shot: dict[str, Any]) -> None:
-        self.model, self.relations, self.few_shot = model, relations, few_shot
-        self.pairs: dict[str, PromptPairs] = {}
-        self.gaps: dict[str, float] = {}
-        self.measured: dict[str, dict[str, HeadScores]] = {"total": {}, "direct": {}}
-        self.left_out: dict[str, str] = {}
-
-    def effects(self, relation: Relation, bar: Bar, heads: Any) -> None:
-        """Measure total and direct effect of every head on a relation, or record why it is left out."""
-        name = relation.name
-        try:
-            pairs = few_shot_pairs(self.model, relation, **self.few_shot)
-            job = make_ready(self.model, Spec(pairs, Patch(), logit_diff, HeadId(0, 0), base="corrupted"))
-            self.gaps[name] = _gap(job, name)
-        except ValueError as error:
-            self.left_out[name] = str(error)
-            bar.update(2)
-            return
-        self.pairs[name] = pairs
-        for what, scores in self.measured.items():
-            with warnings.catch_warnings(), settings(progress=False):
-                warnings.simplefilter("ignore", AnswerWarning)  # the model need not know every pair of a relation
-                if what == "total":
-                    scores[name] = activation_patch(job, heads=heads, normalize=True)
-                else:
-                    scores[name] = path_patch(job, senders=heads, direction="denoising")
-            bar.update()
-            stop_if(scores[name].provenance["interrupted"])
-
-    def stack(self, what: str, interrupted: bool) -> HeadScores:
+    def stacked(what: str) -> HeadScores:
         """One of the two effects on all relations that were not left out."""
-        model, scores = self.model, self.measured[what]
-        names = [relation.name for relation in self.relations if relation.name not in self.left_out]
-        longest = max(map(len, self.pairs.values()))
-        values = np.full((model.n_layers, model.n_heads, len(names), longest), np.nan)
-        for i, name in enumerate(names):
-            if name in scores:
-                whole = self.gaps[name] if what == "direct" else 1.0
-                values[:, :, i, : len(self.pairs[name])] = np.asarray(scores[name].values) / whole
-        metadata: dict[str, Any] = next((each.provenance for each in scores.values()), model.provenance())
+        scores = measured[what]
+        values = np.full((model.n_layers, model.n_heads, len(names), max(sizes.values())), np.nan)
+        for name, of_relation in scores.items():
+            whole = gaps[name] if what == "direct" else 1.0
+            values[:, :, names.index(name), : sizes[name]] = np.asarray(of_relation.values) / whole
         of_each = {
             key: {name: scores[name].provenance.get(key) if name in scores else None for name in names}
             for key in ("prompts", "n_prompts")
@@ -193,14 +168,16 @@ class _Tests:
             **_EFFECTS[what],
             extra={"relation": names},
             provenance=make_provenance(
-                metadata,
-                self.few_shot,
+                next((each.provenance for each in scores.values()), model.provenance()),
+                few_shot,
                 of_each,
-                relations={relation.name: relation for relation in self.relations},
-                left_out=self.left_out,
-                interrupted=interrupted,
+                relations={relation.name: relation for relation in loaded},
+                left_out=left_out,
+                interrupted=interrupts.interrupted,
             ),
-        ).assign(gap=("relation", [self.gaps.get(name, np.nan) for name in names]))
+        ).assign(gap=("relation", [gaps.get(name, np.nan) for name in names]))
+
+    return CausalEvidence(stacked("total"), stacked("direct"), left_out)
 
 
 _EFFECTS: dict[str, dict[str, Any]] = {

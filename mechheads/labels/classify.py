@@ -33,7 +33,8 @@ from mechheads.results.shown import Rows, chosen, pairs_left_out
 Rule = Literal["null", "maps"]
 _DIMS = ("layer", "head", "category")
 _PER_RELATION = ("layer", "head", "relation")
-
+_CAUSAL_FLOOR = 0.05
+"""The least share of the difference between the runs with which a head acts on a relation in context."""
 
 _OF_SCORES = {
     "phi": "score",
@@ -110,19 +111,14 @@ class HeadLabels(HeadScores):
         The other heads follow in order of layer and head. Within a head, what gives its label comes first, then the
         rest by phi.
 
-        Columns: head, relation, category, phi with its interval, how the head reads tokens (``reading``), the graded
-        score (``contrast``), the mean under the null, p and q, and the suppression score. With causal evidence, the
-        total and the direct effect with their intervals and the verdict on the head in that relation. Then whether the
-        relation is evidence for the label, whether it is as significant but below the floor, whether it is the best of
-        its category, the head's label, and the verdict on the head in that category. If an interrupted run did not
-        reach a head, its label is "not reached".
+        Columns: head, relation, category, and the measures of ``relation_scores``; with causal evidence, the total and
+        the direct effect with their intervals and the verdict on the head in that relation. Then whether the relation
+        is evidence for the label (``is_evidence``), as significant but below the floor (``is_below_floor``) and the
+        best of its category, the head's label, "not reached" after an interrupt, and the verdict in that category.
 
         Args:
             head: only this one.
             columns: only these, in this order. All columns are there by default, but at most eight are shown.
-
-        Raises:
-            ValueError: if there is no such head or column.
         """
         wanted = None if head is None else check_head(head, self.n_layers, self.n_heads)
         data = self.dataset
@@ -171,7 +167,6 @@ def label_heads(
     floor: Share = 0.1,
     tau: Annotated[float, Within(above=0, most=1)] = 0.15,
     causal: CausalEvidence | None = None,
-    causal_floor: Share = 0.05,
     heads: Heads | None = None,
 ) -> HeadLabels:
     """Label every head with the categories whose relations it implements.
@@ -187,16 +182,12 @@ def label_heads(
             ``labels.table()``, as ``is_below_floor``, and gives no category.
         tau: for the paper's rule, above 0 and at most 1.
         causal: the result of ``relation_evidence``; adds effects and verdicts, and changes no label. A head acts on a
-            relation in context if its total or direct effect is at least ``causal_floor`` of the difference
-            between the runs, with q <= ``fdr``.
-        causal_floor: a share of the difference between the runs.
+            relation in context if its total or direct effect is at least 5% of the difference between the runs, with
+            q <= ``fdr``.
         heads: the heads to score, as in ``relation_scores``; the others have no label.
 
     Returns:
         The categories of each head, by ``.of(head)``, and a row for each head and relation, by ``.table()``.
-
-    Raises:
-        ValueError: if the rule is not known, a number is out of range, or relations or heads come with scores.
 
     >>> labels = mh.label_heads(mh.relation_scores(model, "country_to_capital"))
     >>> labels.categories, labels.of("L23H4"), labels.of("L0H0")
@@ -208,7 +199,10 @@ def label_heads(
         scores = model
     else:
         scores = relation_scores(model, relations, min_effect=min(floor, LEAST_EFFECT), heads=heads)
-    category_of = _categories(scores)
+    if "relation_category" not in scores.dataset or scores.extra_dims != ("relation",):
+        raise ValueError(f"{scores.name!r} holds no relations; give a model, or what relation_scores returned")
+    names, own = (scores.dataset[name].values.tolist() for name in ("relation", "relation_category"))
+    category_of = [category or name for name, category in zip(names, own, strict=True)]
     short, limits = _limits(scores)
     tested = scores.provenance.get("min_effect", 0.0)
     if rule == "null" and tested > floor:
@@ -222,7 +216,7 @@ def label_heads(
     categories = [name for name in CATEGORIES if name in named]
     categories += [name for name in named if name not in categories]
     of_category = [np.array([category == name for category in category_of]) for name in categories]
-    acts = None if causal is None else _acts_in_context(scores, causal, fdr, causal_floor)
+    acts = None if causal is None else _acts_in_context(scores, causal, fdr)
     best = [_best(scores, where, enough, below) for where in of_category]
     columns = {name: np.stack([part[name] for part in best], axis=-1) for name in best[0]}
     spoken = [_verdict(enough[..., at], None if acts is None else acts[..., at]) for at in of_category]
@@ -230,7 +224,7 @@ def label_heads(
     names, reading = columns.pop("best_relation"), columns.pop("reading")
     score, low, high, p_value, q_value = (columns.pop(name) for name in ("score", "low", "high", "p", "q"))
     thresholds = {"tau": tau} if rule == "maps" else {"fdr": fdr, "floor": floor}
-    evidence = {} if causal is None else {"causal": causal.provenance, "causal_floor": causal_floor}
+    evidence = {} if causal is None else {"causal": causal.provenance}
     columns |= {"best_relation": text_array(names), "reading": text_array(reading), "verdict": text_array(verdict)}
     labels = HeadLabels.from_scores(
         score,
@@ -246,14 +240,6 @@ def label_heads(
         warn(note)
     data = labels.dataset.assign_coords(relation=scores.dataset["relation"])
     return HeadLabels(data.assign(_table_columns(scores, causal, enough, below, acts, category_of)))
-
-
-def _categories(scores: HeadScores) -> list[str]:
-    """The category of each relation; its own name if it has none."""
-    if "relation_category" not in scores.dataset or scores.extra_dims != ("relation",):
-        raise ValueError(f"{scores.name!r} holds no relations; give a model, or what relation_scores returned")
-    names, categories = (scores.dataset[name].values.tolist() for name in ("relation", "relation_category"))
-    return [category or name for name, category in zip(names, categories, strict=True)]
 
 
 def _limits(scores: HeadScores) -> tuple[np.ndarray, list[str]]:
@@ -299,7 +285,7 @@ def _best(scores: HeadScores, where: np.ndarray, enough: np.ndarray, below: np.n
     return best | {"best_relation": np.where(np.isnan(best["score"]), "", relation)}
 
 
-def _acts_in_context(scores: HeadScores, causal: CausalEvidence, fdr: float, floor: float) -> np.ndarray:
+def _acts_in_context(scores: HeadScores, causal: CausalEvidence, fdr: float) -> np.ndarray:
     """Whether patching a head changes a relation's answer [layer, head, relation]; NaN if it was not measured."""
     acts = np.full(scores.scores.shape, np.nan)
     for effect in (causal.total, causal.direct):
@@ -312,7 +298,7 @@ def _acts_in_context(scores: HeadScores, causal: CausalEvidence, fdr: float, flo
         for i, name in enumerate(scores.dataset["relation"].values.tolist()):
             if name in data["relation"].values:
                 one = data.sel(relation=name)
-                acting = (one["score"].values >= floor) & (one["q_value"].values <= fdr)
+                acting = (one["score"].values >= _CAUSAL_FLOOR) & (one["q_value"].values <= fdr)
                 acts[..., i] = np.fmax(acts[..., i], np.where(np.isnan(one["score"].values), np.nan, acting))
     return acts
 

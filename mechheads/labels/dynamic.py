@@ -7,17 +7,11 @@ what a head writes at the last position:
 
 *With context*, z_h is the head's own output. *Without context*, the last row of its pattern is set to 1 at the source
 and 0 elsewhere, while everything before the head is unchanged, so z_h is the head's value vector of the source.
-
-| paper | here |
-|---|---|
-| templates | ``templates`` |
-| phi_dyn, with and without context | ``scores`` at layer, head, relation, template, context |
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +20,7 @@ from torch import Tensor
 
 from mechheads.heads import Heads, kv_head, named_heads
 from mechheads.labels.ranks import Ranks, usual_k
-from mechheads.labels.relations import Relations, UsablePairs, load_relations, usable_pairs
+from mechheads.labels.relations import Relations, usable_pairs
 from mechheads.messages.arguments import Positive
 from mechheads.messages.notices import until_interrupted, warn
 from mechheads.model.analysis import analysis
@@ -56,7 +50,6 @@ def dynamic_scores(
     relations: Relations | None = None,
     k: Positive | None = None,
     *,
-    k_copying: Positive | None = None,
     templates: Sequence[str] = TEMPLATES,
     min_pairs: Positive | None = None,
     heads: Heads | None = None,
@@ -67,7 +60,7 @@ def dynamic_scores(
 
     Args:
         model: from ``mh.load`` or ``mh.wrap``.
-        relations, k, k_copying, min_pairs: as in ``relation_scores``.
+        relations, k, min_pairs: as in ``relation_scores``.
         templates: texts that contain ``{source}`` once each.
         heads: the heads to score; every head if left out. The others are NaN.
 
@@ -76,29 +69,33 @@ def dynamic_scores(
         context is ``"with"`` (the head's own attention) and ``"without"`` (its attention on the source alone).
         After Ctrl-C the scores so far are returned; the others are NaN.
 
-    Raises:
-        ValueError: if a relation or head is not known, a template does not contain ``{source}`` once, or a number is
-            below 1. It is raised before anything is run.
-
     >>> own = {"capitals": {"France": "Paris", "Spain": "Madrid", "Japan": "Tokyo", "Cuba": "Havana"}}
     >>> scores = mh.labels.dynamic_scores(model, own, templates=["The story of {source}"])
     >>> scores.select(context="without").heads(1)
     (HeadId(layer=23, head=4),)
     """
-    k, k_copying = usual_k(model.d_vocab, k, k_copying)
     if isinstance(templates, str) or not isinstance(templates, Sequence) or not templates:
         raise ValueError(f"templates is {templates!r}; give a list of texts that contain {{source}}")
     if wrong := [template for template in templates if template.count("{source}") != 1]:
         raise ValueError(f"templates: {wrong[0]!r} must contain {{source}} exactly once")
     chosen, names_of_heads = named_heads(heads, model.n_layers, model.n_heads)
-    options: dict[str, Any] = {"min_pairs": min_pairs, "named": relations is not None}
-    everything = usable_pairs(load_relations(relations), model.tokenizer, any_source=True, **options)
+    everything = usable_pairs(relations, model.tokenizer, any_source=True, min_pairs=min_pairs)
     scored = [usable for usable in everything if usable.scored]
     names, counts = [usable.relation.name for usable in scored], np.array([len(usable.pairs) for usable in scored])
     words = sorted({source for usable in scored for source, _ in usable.pairs})
-    prompts = [_filled(template, words).tokens(model) for template in templates]
-    limits = [k_copying if usable.relation.copying else k for usable in scored]
-    score = _score(model, _ranks(model, scored, words, limits), prompts, counts, chosen)
+    prompts = []
+    for template in templates:
+        start, texts = template.index("{source}"), [template.replace("{source}", word) for word in words]
+        spans = [(start, start + len(word)) for word in words]
+        prompts.append(Prompts(texts, positions={"source": spans}).tokens(model))
+    limits = [usual_k(k, usable.relation.copying, model.d_vocab) for usable in scored]
+    columns = [
+        [words.index(source) for usable in scored for source, _ in usable.pairs],
+        [target for usable in scored for _, target in usable.tokens],
+        np.repeat(limits, counts),
+    ]
+    ranks = Ranks(model, *(torch.as_tensor(column, device=model.device) for column in columns))
+    score = _score(model, ranks, prompts, counts, chosen)
     low, high = share_interval(score, counts[:, None, None])
     categories = [usable.relation.category or "" for usable in scored]
     return HeadScores.from_scores(
@@ -144,22 +141,6 @@ def _score(
     if interrupts.interrupted:
         warn("dynamic_scores was interrupted: templates and layers not reached are NaN")
     return score
-
-
-def _filled(template: str, words: Sequence[str]) -> Prompts:
-    start = template.index("{source}")
-    spans = [(start, start + len(word)) for word in words]
-    return Prompts([template.replace("{source}", word) for word in words], positions={"source": spans})
-
-
-def _ranks(model: Model, scored: Sequence[UsablePairs], words: Sequence[str], limits: Sequence[int]) -> Ranks:
-    rows = {word: i for i, word in enumerate(words)}
-    columns = [
-        [rows[source] for usable in scored for source, _ in usable.pairs],
-        [target for usable in scored for _, target in usable.tokens],
-        [limit for usable, limit in zip(scored, limits, strict=True) for _ in usable.pairs],
-    ]
-    return Ranks(model, *(torch.tensor(column, device=model.device) for column in columns))
 
 
 def _read(

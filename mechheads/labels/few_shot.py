@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -12,25 +11,22 @@ from mechheads.messages.arguments import check_at_least
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import single_token
 from mechheads.prompts.prompts import PromptPairs, Prompts, join_clusters
-from mechheads.prompts.tokens import encode, locate
+from mechheads.prompts.tokens import encode, tokens_at
 
 Pair = tuple[str, str]
 _LEAST = 2
 
 
-def few_shot_prompts(
-    model: Model, relation: RelationLike, *, shots: int = 4, n: int = 24, template: int = 0, seed: int = 0
-) -> Prompts:
+def few_shot_prompts(model: Model, relation: RelationLike, *, shots: int = 4, n: int = 24, seed: int = 0) -> Prompts:
     """Prompts that ask for targets of a relation after a few worked examples.
 
     Only targets that are one token, including the leading space, are asked for. Examples are other such pairs of
     the relation; no example shares a word, as source or as target, with the pair that is asked for.
 
     Args:
-        relation: a relation with few-shot templates.
+        relation: a relation with few-shot templates, of which the first is used.
         shots: the number of worked examples before the question; with 0, the prompt is the question alone.
         n: the largest number of prompts, each about another source; a relation with fewer usable pairs gives fewer.
-        template: the index of the template in ``relation.few_shot``.
         seed: for drawing questions and examples.
 
     Returns:
@@ -38,7 +34,7 @@ def few_shot_prompts(
         and that source as the cluster.
 
     Raises:
-        ValueError: if the relation has no such template, an argument does not fit, or fewer than 2 prompts (1 if
+        ValueError: if the relation has no template, an argument does not fit, or fewer than 2 prompts (1 if
             ``n`` is 1) can be made.
 
     >>> prompts = few_shot_prompts(model, "country_to_capital", shots=2, n=1)
@@ -49,9 +45,8 @@ def few_shot_prompts(
     >>> prompts.answer
     [' Cairo']
     """
-    form = _Form(model, relation, shots, n, template)
-    drawn = list(islice(form.questions(lambda pair: [pair], seed), n))
-    form.check_enough(len(drawn), n, "")
+    form = _Form(model, relation, shots, n)
+    drawn = form.questions(lambda pair: [pair], n, seed, "")
     texts, spans = zip(*(form.fill(examples, source) for (source, _), _, examples in drawn), strict=True)
     return Prompts(
         list(texts),
@@ -61,23 +56,18 @@ def few_shot_prompts(
     )
 
 
-def few_shot_pairs(
-    model: Model, relation: RelationLike, *, shots: int = 4, n: int = 16, template: int = 0, seed: int = 0
-) -> PromptPairs:
+def few_shot_pairs(model: Model, relation: RelationLike, *, shots: int = 4, n: int = 16, seed: int = 0) -> PromptPairs:
     """Pairs of few-shot prompts that differ only in the source that is asked about.
 
     The corrupted prompt asks about the source of another pair, which has as many tokens and shares no word with
     the first. Both prompts have the same examples, in which no word of either pair occurs.
 
     Args:
-        relation, shots, n, template, seed: as in ``few_shot_prompts``.
+        relation, shots, n, seed: as in ``few_shot_prompts``.
 
     Returns:
         The pairs with ``answer`` and ``wrong``, the targets of the clean and the corrupted source; the position
         ``source``; and the clean source as the cluster, joined if pairs share a prompt.
-
-    Raises:
-        ValueError: as in ``few_shot_prompts``.
 
     >>> pairs = few_shot_pairs(model, "country_to_capital", shots=1, n=1)
     >>> print(pairs.clean[0], pairs.corrupted[0], sep="\\n")
@@ -86,14 +76,13 @@ def few_shot_pairs(
     The capital of Syria is Damascus.
     The capital of Peru is
     """
-    form = _Form(model, relation, shots, n, template)
+    form = _Form(model, relation, shots, n)
     shapes = form.shapes()
 
     def partners(pair: Pair) -> list[Pair]:
         return [other for other in form.pool if shapes[other[0]] == shapes[pair[0]] and not set(pair) & set(other)]
 
-    drawn = list(islice(form.questions(partners, seed), n))
-    form.check_enough(len(drawn), n, ", with another source of as many tokens")
+    drawn = form.questions(partners, n, seed, ", with another source of as many tokens")
     clean, clean_spans = zip(*(form.fill(examples, pair[0]) for pair, _, examples in drawn), strict=True)
     corrupted, other_spans = zip(*(form.fill(examples, other[0]) for _, other, examples in drawn), strict=True)
     return PromptPairs(
@@ -107,9 +96,9 @@ def few_shot_pairs(
 
 
 class _Form:
-    """A relation's template and the pairs that it can ask for: those whose target is one token (``pool``)."""
+    """A relation's first template and the pairs that it can ask for: those whose target is one token (``pool``)."""
 
-    def __init__(self, model: Model, relation: RelationLike, shots: int, n: int, template: int) -> None:
+    def __init__(self, model: Model, relation: RelationLike, shots: int, n: int) -> None:
         check_at_least(1, n=n)
         check_at_least(0, shots=shots)
         self.model, self.shots = model, shots
@@ -120,13 +109,9 @@ class _Form:
                 f"relation {name!r} has no few-shot templates; give it one: "
                 'few_shot=["The capital of {source} is {target}."]'
             )
-        if not 0 <= template < len(templates):
-            raise ValueError(
-                f"template is {template}; relation {name!r} has few-shot templates 0..{len(templates) - 1}"
-            )
         if model.tokenizer is None:
             raise ValueError("model has no tokenizer to tokenise the prompts; give one: mh.wrap(model, tokenizer=...)")
-        self._before, rest = templates[template].split("{source}")
+        self._before, rest = templates[0].split("{source}")
         self._between, self._end = rest.split("{target}")
         self.pool: list[Pair] = [
             (source, target)
@@ -146,35 +131,29 @@ class _Form:
         for source, _ in self.pool:
             text, span = self.fill([], source)
             ids, text, offsets = encode(text, len(shapes), self.model)
-            shapes[source] = len(ids), locate(span, "source", len(shapes), ids, text, offsets)
+            shapes[source] = len(ids), tokens_at(span, "source", len(shapes), ids, text, offsets)[-1]
         return shapes
 
-    def questions(self, partners: Callable[[Pair], list[Pair]], seed: int) -> Iterator[tuple[Pair, Pair, list[Pair]]]:
-        """Pairs to ask for in random order, each source once, each with a partner and with examples for both."""
-        rng, used = np.random.default_rng(seed), set()
+    def questions(
+        self, partners: Callable[[Pair], list[Pair]], n: int, seed: int, needs: str
+    ) -> list[tuple[Pair, Pair, list[Pair]]]:
+        """Pairs to ask for in random order, each source once, each with a partner and with examples for both, in which
+        none of their words occurs and no source twice."""
+        rng, made = np.random.default_rng(seed), dict[str, tuple[Pair, Pair, list[Pair]]]()
         for index in rng.permutation(len(self.pool)):
             pair = self.pool[index]
-            if pair[0] in used or not (others := partners(pair)):
+            if len(made) == n or pair[0] in made or not (others := partners(pair)):
                 continue
             other = others[rng.integers(len(others))]
-            examples = self._examples({*pair, *other}, rng)
-            if len(examples) == self.shots:
-                used.add(pair[0])
-                yield pair, other, examples
-
-    def _examples(self, taken: set[str], rng: np.random.Generator) -> list[Pair]:
-        """Up to ``shots`` examples that contain none of the words taken, with no source twice."""
-        free = [pair for pair in self.pool if taken.isdisjoint(pair)]
-        drawn = {free[i][0]: free[i] for i in rng.permutation(len(free))}
-        return list(drawn.values())[: self.shots]
-
-    def check_enough(self, n_made: int, n: int, needs: str) -> None:
-        """Raise a ValueError if too few prompts can be made."""
-        if n_made >= min(n, _LEAST):
-            return
-        raise ValueError(
-            f"relation {self.relation.name!r} has too few usable pairs for this model: {len(self.pool)} of its "
-            f"{len(self.relation.pairs)} have a target that is one token, and {n_made} of them can be asked for "
-            f"after {self.shots} examples of other words{needs}; at least {min(n, _LEAST)} are needed. Give it more "
-            "pairs, or use fewer shots"
-        )
+            free = [each for each in self.pool if {*pair, *other}.isdisjoint(each)]
+            drawn = {free[i][0]: free[i] for i in rng.permutation(len(free))}
+            if len(drawn) >= self.shots:
+                made[pair[0]] = pair, other, list(drawn.values())[: self.shots]
+        if len(made) < min(n, _LEAST):
+            raise ValueError(
+                f"relation {self.relation.name!r} has too few usable pairs for this model: {len(self.pool)} of its "
+                f"{len(self.relation.pairs)} have a target that is one token, and {len(made)} of them can be asked for "
+                f"after {self.shots} examples of other words{needs}; at least {min(n, _LEAST)} are needed. Give it "
+                "more pairs, or use fewer shots"
+            )
+        return list(made.values())

@@ -48,11 +48,10 @@ _LONG_ROW = 2048
 """Rows of so many entries are counted one by one."""
 
 
-def usual_k(d_vocab: int, k: int | None, k_copying: int | None) -> tuple[int, int]:
-    """k, and k for copying relations; the paper's values by default."""
+def usual_k(k: int | None, copying: bool, d_vocab: int) -> int:
+    """The k of a relation: the one given, or the paper's, which relations that copy always have."""
     usual = (25, 3) if d_vocab >= _LARGE_VOCABULARY else (10, 1)
-    k, k_copying = usual[0] if k is None else k, usual[1] if k_copying is None else k_copying
-    return k, k_copying
+    return usual[copying] if copying or k is None else k
 
 
 class Ranks:

@@ -1,18 +1,8 @@
 """The three ways in which a head may read a token (readings), and the values that it computes from each.
 
-| reading | E'[s], the head's input for token s |
-|---|---|
-| ``embedding`` | row s of W_E |
-| ``first_mlp`` | MLP_0(ln2_0(W_E[s])); in layer 0 the embedding. The paper's (MAPS, arXiv 2412.11965, section 3.1) |
-| ``carried`` | the residual stream at the head's layer and the token, after the norm before attention |
-
-For ``carried`` the model runs on the token after one neutral word, such as "The", which follows the
-beginning-of-sequence token if the tokenizer adds one. The mean over several such openings is used, so that no single
-one decides. The token alone, as the first of a prompt, would not do: models use the first position as an attention
-sink.
-
-The first two use raw weights, or with ``norm="folded"`` the scale of the norm before attention. The third has passed
-through that norm. None of them includes the bias of W_V, which adds the same for every token.
+``relation_scores`` says what they are; ``first_mlp``, MLP_0(ln2_0(W_E[s])), is the paper's (MAPS, arXiv 2412.11965,
+section 3.1). For ``carried`` the model runs on the token after a neutral word, because models use the first position as
+an attention sink. None of them includes the bias of W_V, which adds the same for every token.
 """
 
 from __future__ import annotations
@@ -41,26 +31,25 @@ class Readings:
 
     def __init__(self, model: Model, ids: Int[Tensor, " source"], source: Source, norm: Norm) -> None:
         self._model, self._norm = model, norm
-        self.missing: dict[Reading, str] = {}
-        wanted = READINGS if source == "all" else (source,)
+        self.missing: dict[str, str] = {}
         embedded = model.embed(ids)
-        self._embedded = _finite(embedded.float(), "W_E")
-        if "first_mlp" in wanted:
+        self._read = {"embedding": [_finite(embedded.float(), "W_E")]}
+        readers = {
+            "first_mlp": lambda: [model.first_mlp(embedded).float()],
+            "carried": lambda: carried_values(model, ids),
+        }
+        for name in readers if source == "all" else readers.keys() & {source}:
             try:
-                self._first_mlp = _finite(model.first_mlp(embedded).float(), "the first MLP")
+                self._read[name] = readers[name]()
             except ValueError as error:
-                self._note("first_mlp", error, source)
-        if "carried" in wanted:
-            try:
-                self._carried = carried_values(model, ids)
-            except ValueError as error:
-                self._note("carried", error, source)
-        self.names: tuple[Reading, ...] = tuple(name for name in wanted if name not in self.missing)
-
-    def _note(self, reading: Reading, error: ValueError, source: Source) -> None:
-        if source != "all" or isinstance(error, DamagedError):
-            raise error
-        self.missing[reading] = str(error)
+                if source != "all":
+                    raise
+                self.missing[name] = str(error)
+            for layer, values in enumerate(self._read.get(name, ())):
+                _finite(values, "the first MLP" if name == "first_mlp" else f"the model's run, in layer {layer},")
+        self.names: tuple[Reading, ...] = tuple(
+            name for name in READINGS if name in self._read and source in ("all", name)
+        )
 
     def at(self, layer: int) -> dict[Reading, Float[Tensor, "head source d_head"]]:
         """E'[s] W_V for each head of a layer, for each reading of that layer."""
@@ -69,17 +58,12 @@ class Readings:
         W_V = model.W_V[layer].float()
         for name in self.names:
             if name == "carried":
-                carried = self._carried[layer]
+                carried = self._read[name][layer]
                 values[name] = carried.repeat_interleave(model.n_heads // len(carried), dim=0)
-            elif name == "embedding" or layer == 0:
-                values.setdefault("embedding", self._embedded * scale @ W_V)
             else:
-                values[name] = self._first_mlp * scale @ W_V
+                name = "embedding" if layer == 0 else name
+                values[name] = self._read[name][0] * scale @ W_V
         return values
-
-
-class DamagedError(ValueError):
-    """Numbers are not finite; no other reading can be used instead."""
 
 
 def carried_values(model: Model, ids: Int[Tensor, " source"]) -> list[Float[Tensor, "kv source d_head"]]:
@@ -95,7 +79,7 @@ def carried_values(model: Model, ids: Int[Tensor, " source"]) -> list[Float[Tens
         bias = model.backend.bias("V", layer)
         if bias is not None:
             each = each - bias.float()[:: model.n_heads // len(each), None]
-        carried.append(_finite(each, f"the model's run, in layer {layer},"))
+        carried.append(each)
     return carried
 
 
@@ -115,5 +99,5 @@ def neutral_openings(model: Model) -> list[list[int]]:
 
 def _finite(tensor: Tensor, where: str) -> Tensor:
     if not torch.isfinite(tensor).all():
-        raise DamagedError(f"{where} gives NaN or infinite numbers: the model's weights are damaged")
+        raise ValueError(f"{where} gives NaN or infinite numbers: the model's weights are damaged")
     return tensor

@@ -143,8 +143,7 @@ class Relation(Wrapped):
     def load(cls, name_or_path: str | Path) -> Relation:
         """Load a relation of the package by its name, or from a JSON file that holds one object with its fields.
 
-        The object has ``name`` and ``pairs``, and optionally ``category``, ``source``, ``copying``, ``few_shot`` and
-        ``rivals``. ``from_file`` takes pairs from the columns of a table.
+        ``from_file`` takes pairs from the columns of a table.
 
         Args:
             name_or_path: a name from ``relation_names()``, or the path of a file.
@@ -211,13 +210,7 @@ class Relation(Wrapped):
 
     @cached_property
     def explained(self) -> dict[str, tuple[tuple[str, str], ...]]:
-        """The pairs that each rival explains, by the rival's name; a pair may be explained by several.
-
-        >>> from mechheads.labels import Relation, WordList
-        >>> english = WordList("English words", ["pain", "chat"])
-        >>> Relation("french", "Translation", [("bread", "pain"), ("dog", "chien")], rivals=[english]).explained
-        {'English words': (('bread', 'pain'),)}
-        """
+        """The pairs that each rival explains, by the rival's name; a pair may be explained by several."""
         loaded = [_load_rival(rival) for rival in self.rivals]
         return {rival.name: tuple((a, b) for a, b in self.pairs if rival.explains(a, b)) for rival in loaded}
 
@@ -266,32 +259,26 @@ def load_relations(relations: Relations | None = None) -> tuple[Relation, ...]:
     >>> load_relations({"opposites": {"hot": "cold", "big": "small"}})
     (<Relation 'opposites': 2 pairs, hot -> cold, ...>,)
     """
-    loaded = tuple(_relations_of(relation_names() if relations is None else relations))
+    several: Any = relation_names() if relations is None else relations
+    if isinstance(several, (Relation, str, Path)):
+        several = [several]
+    if not isinstance(several, (Mapping, list, tuple)):
+        raise ValueError(f"relations is {described(several)}; give names, files or mh.Relation objects; {_BY_NAME}")
+    loaded = []
+    for index, one in enumerate(several):
+        if isinstance(several, Mapping):
+            if not isinstance(pairs := several[one], (Mapping, list, tuple)):
+                raise ValueError(f"relations maps {one!r} to {described(pairs)}; {_BY_NAME}")
+            one = Relation(one, pairs=pairs)
+        elif not isinstance(one, (Relation, str, Path)):
+            raise ValueError(f"relations[{index}] is {described(one)}; give a name, a file or mh.Relation; {_BY_NAME}")
+        loaded.append(one if isinstance(one, Relation) else Relation.load(one))
     if not loaded:
         raise ValueError("relations is empty; name at least one, or leave it out to use those of the package")
     names = [relation.name for relation in loaded]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise ValueError(f"relations contains {twice[0]!r} twice; give each relation its own name")
-    return loaded
-
-
-def _relations_of(relations: Any) -> list[Relation]:
-    """Every relation that is named, in a file or of a user's own pairs."""
-    if isinstance(relations, Relation):
-        return [relations]
-    if isinstance(relations, (str, Path)):
-        return [Relation.load(relations)]
-    if isinstance(relations, Mapping):
-        for name, pairs in relations.items():
-            if not isinstance(pairs, (Mapping, list, tuple)):
-                raise ValueError(f"relations maps {name!r} to {described(pairs)}; {_BY_NAME}")
-        return [Relation(name, pairs=pairs) for name, pairs in relations.items()]
-    if not isinstance(relations, (list, tuple)):
-        raise ValueError(f"relations is {described(relations)}; give names, files or mh.Relation objects; {_BY_NAME}")
-    for index, one in enumerate(relations):
-        if not isinstance(one, (Relation, str, Path)):
-            raise ValueError(f"relations[{index}] is {described(one)}; give a name, a file or mh.Relation; {_BY_NAME}")
-    return [relation for one in relations for relation in _relations_of(one)]
+    return tuple(loaded)
 
 
 def _fields(name_or_path: str | Path) -> dict[str, Any]:
@@ -375,75 +362,62 @@ class UsablePairs:
 
 
 def usable_pairs(
-    relations: Sequence[Relation],
-    tokenizer: Any,
-    *,
-    leading_space: bool = True,
-    any_source: bool = False,
-    named: bool = False,
-    min_pairs: int | None = 0,
+    relations: Relations | None, tokenizer: Any, *, any_source: bool = False, min_pairs: int | None = None
 ) -> list[UsablePairs]:
     """Find each relation's pairs whose words (with ``any_source`` only targets) are one token each and that no rival of
-    the relation explains; those of fewer than ``min_pairs`` are not scored, by default 30, or 1 if ``named``."""
+    the relation explains; those of fewer than ``min_pairs`` are not scored, as in ``relation_scores``; 0 keeps all."""
     if tokenizer is None:
         raise ValueError("model has no tokenizer to read relations with; give one: mh.wrap(model, tokenizer=...)")
-    space = " " if leading_space else ""
 
     @cache
     def token(word: str) -> int | None:
-        return single_token(space + word, tokenizer)
+        return single_token(f" {word}", tokenizer)
 
-    every = []
-    for relation in relations:
+    least = (LEAST_PAIRS if relations is None else 1) if min_pairs is None else min_pairs
+    every, short = [], list[str]()
+    for relation in load_relations(relations):
         usable = UsablePairs(relation, explained=dict.fromkeys(relation.explained, 0))
-        explained = {name: set(pairs) for name, pairs in relation.explained.items()}
-        for source, target in relation.pairs:
-            ids = token(source), token(target)
-            if (any_source or ids[0] is not None) and ids[1] is not None:
-                if by := [name for name, pairs in explained.items() if (source, target) in pairs]:
-                    usable.lost.setdefault(f"explained by {' and '.join(by)}", []).append(f"{source} -> {target}")
-                    usable.explained |= {name: usable.explained[name] + 1 for name in by}
-                    continue
-                usable.pairs.append((source, target))
-                usable.tokens.append((ids[0], ids[1]))
-                continue
-            several = ["target"] if any_source else ["source"] * (ids[0] is None) + ["target"] * (ids[1] is None)
-            reason = f"{' and '.join(several)} of several tokens"
-            usable.lost.setdefault(reason, []).append(f"{source} -> {target}")
-        if named and not any_source and not usable.pairs:
-            raise _no_pair(usable, space, tokenizer)
         every.append(usable)
-    _leave_short_out(every, min_pairs, named)
-    return every
-
-
-def in_vocabulary(relations: Sequence[Relation], tokenizer: Any) -> list[Relation]:
-    """The relations with a pair that can be scored; if there are none, all, so that scoring them says why."""
-    return [usable.relation for usable in usable_pairs(relations, tokenizer) if usable.pairs] or list(relations)
-
-
-def _leave_short_out(everything: Sequence[UsablePairs], min_pairs: int | None, named: bool) -> None:
-    """Mark which have enough pairs, and warn of those that have few."""
-    least, short = (1 if named else LEAST_PAIRS) if min_pairs is None else min_pairs, []
-    for usable in everything:
+        explained = {name: frozenset(pairs) for name, pairs in relation.explained.items()}
+        for source, target in relation.pairs:
+            one, other, shown = token(source), token(target), f"{source} -> {target}"
+            by = [name for name, pairs in explained.items() if (source, target) in pairs]
+            if other is None or (one is None and not any_source):
+                several = ["target"] if any_source else ["source"] * (one is None) + ["target"] * (other is None)
+                usable.lost.setdefault(f"{' and '.join(several)} of several tokens", []).append(shown)
+            elif by:
+                usable.lost.setdefault(f"explained by {' and '.join(by)}", []).append(shown)
+                usable.explained |= {name: usable.explained[name] + 1 for name in by}
+            else:
+                usable.pairs.append((source, target))
+                usable.tokens.append((one, other))
         n = len(usable.pairs)
+        if not n and least and not any_source and relations is not None:
+            raise _no_pair(usable, tokenizer)
         usable.scored = n >= least
         if not usable.scored:
-            short.append(f"{usable.relation.name} ({n} of {len(usable.relation.pairs)}{usable.by_rivals()})")
+            short.append(f"{relation.name} ({n} of {len(relation.pairs)}{usable.by_rivals()})")
         elif min_pairs is None and n < LEAST_PAIRS:
             warn(
-                f"relation {usable.relation.name!r} has {n} pair{'s' * (n != 1)} of single tokens{usable.by_rivals()}: "
+                f"relation {relation.name!r} has {n} pair{'s' * (n != 1)} of single tokens{usable.by_rivals()}: "
                 f"its scores are shares of so few, so their intervals are wide; a label needs {LEAST_PAIRS}"
             )
     if short:
         message = f"relations with fewer than {least} single-token pairs are skipped: {', '.join(short)}"
-        if len(short) == len(everything):
+        if len(short) == len(every):
             raise ValueError(f"{message}; none is left. Give more pairs, or a smaller min_pairs")
         warn(message)
+    return every
 
 
-def _no_pair(usable: UsablePairs, space: str, tokenizer: Any) -> ValueError:
-    split = [[piece_ids(space + word, tokenizer) for word in pair] for pair in usable.relation.pairs]
+def in_vocabulary(relations: Relations, tokenizer: Any) -> list[Relation]:
+    """The relations with a pair that can be scored; if there are none, all, so that scoring them says why."""
+    every = usable_pairs(relations, tokenizer, min_pairs=0)
+    return [usable.relation for usable in every if usable.pairs] or [usable.relation for usable in every]
+
+
+def _no_pair(usable: UsablePairs, tokenizer: Any) -> ValueError:
+    split = [[piece_ids(f" {word}", tokenizer) for word in pair] for pair in usable.relation.pairs]
     closest = sorted(split, key=lambda ids: len(ids[0]) + len(ids[1]))[:5]
     rows = "".join(
         "\n  " + " -> ".join(str(tokenizer.convert_ids_to_tokens(word)) for word in pair) for pair in closest

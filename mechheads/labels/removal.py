@@ -2,24 +2,15 @@
 
 This is how MAPS tests its labels (Elhelo & Geva 2025, arXiv 2412.11965, section 4): z of the heads is zeroed at the
 last position of few-shot prompts, best head first, and compared with random heads and with other relations.
-
-| paper | here |
-|---|---|
-| heads removed at most: 30 to 250, depending on the size of the model | ``most``, ``removal_limit`` |
-| 5 draws of random heads that exclude the relation's | ``draws`` |
-| control relations: overlap < 0.15, base accuracy within 0.2 | ``controls``, which you choose |
-| relations with base accuracy < 0.1 are dropped | an error |
-| among heads with equal phi, the later one first; none with phi = 0 | the order of ``ranking`` |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
 from mechheads.engine.head_sets import SetRuns, set_bar
 from mechheads.engine.job import Spec
@@ -28,12 +19,11 @@ from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.labels.few_shot import few_shot_prompts
 from mechheads.labels.relations import RelationLike, load_relations
 from mechheads.limits import current
-from mechheads.messages.arguments import NotNegative, Positive
+from mechheads.messages.arguments import NotNegative
 from mechheads.messages.notices import until_interrupted
 from mechheads.metrics import accuracy
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import mean_over_prompts, share_interval
@@ -52,7 +42,6 @@ def cumulative_removal(
     intervention: InterventionLike = "zero",
     controls: RelationLike | Sequence[RelationLike] = (),
     draws: NotNegative = 5,
-    most: Positive | None = None,
     n: int = 24,
     shots: int = 4,
 ) -> Curves:
@@ -64,13 +53,13 @@ def cumulative_removal(
 
     Args:
         relation: a relation with few-shot templates.
-        ranking: the relation's heads, best first; or a result, whose first ten are taken.
+        ranking: the relation's heads, best first, of which at most 30 to 250 are removed, as in the paper; or a result,
+            whose first ten are taken.
         intervention: how heads are ablated, as in ``mh.sweep``.
         controls: other relations. The paper takes five whose heads overlap with these by less than 0.15 (of the
             smaller set), and whose accuracy with all heads is within 0.2.
         draws: how many times random heads are drawn.
-        most: the largest number of heads to remove; by default, ``removal_limit`` of the model's number of heads.
-        n, shots: as in ``few_shot_prompts``, with the first few-shot template of each relation.
+        n, shots: as in ``few_shot_prompts``.
 
     Returns:
         Accuracy after each step, with Wilson's interval: of the line "relation", of random heads, each in the place of
@@ -78,8 +67,7 @@ def cumulative_removal(
         NaN beyond a relation's last prompt. After Ctrl-C the steps so far; the rest is NaN.
 
     Raises:
-        ValueError: if an argument does not fit, the ranking leaves too few other heads to draw from, or the accuracy
-            with all heads is below 0.1.
+        ValueError: if the ranking leaves too few other heads to draw from, or the accuracy with all heads is below 0.1.
 
     Elhelo & Geva 2025 (arXiv 2412.11965), section 4.
 
@@ -91,8 +79,7 @@ def cumulative_removal(
     seed = current().seed
     (loaded,), others = load_relations(relation), load_relations(controls) if controls else ()
     ranked = heads_as_given(ranking, model.n_layers, model.n_heads)
-    most = removal_limit(model.n_layers * model.n_heads) if most is None else most
-    heads = ranked[:most]
+    heads = ranked[: removal_limit(model.n_layers * model.n_heads)]
     n_others = model.n_layers * model.n_heads - len(ranked)
     if draws and n_others < len(heads):
         raise ValueError(
@@ -105,32 +92,40 @@ def cumulative_removal(
         raise ValueError(f"controls: another line of the table is called {taken[0]!r} too; rename that relation")
     options: dict[str, Any] = {"n": n, "shots": shots, "seed": seed}
     prompts, *others_prompts = (few_shot_prompts(model, each, **options) for each in (loaded, *others))
-    runs = _last_token_runs(model, prompts, lines.values(), intervention)
+    rule = as_intervention(intervention)
+
+    def runs_of(some: Prompts, sets: Iterable[Sequence[HeadId]]) -> SetRuns:
+        return SetRuns(model, Spec(some, rule, accuracy, sorted(set().union(*sets)), positions="last"))
+
+    runs = runs_of(prompts, lines.values())
     if (base := float(runs.base_value.mean())) < LEAST_ACCURACY:
         raise ValueError(
             f"relation {loaded.name!r}: the model gets {base:.0%} of its few-shot prompts right with all heads in "
             f"place, but removal needs {LEAST_ACCURACY:.0%}; try more shots or another few-shot template"
         )
-    curves = {which: _empty(heads, prompts) for which in lines}
-    curves |= {each.name: _empty(heads, some) for each, some in zip(others, others_prompts, strict=True)}
-    metadata = make_provenance(runs, options, relation=loaded, heads=heads)
-    bar = set_bar(sum(map(len, curves.values())), f"removal of {len(heads)} heads")
+    order = lines | {control.name: heads for control in others}
+    sizes = [len(prompts)] * len(lines) + list(map(len, others_prompts))
+    values, metadata = np.full((len(order), len(heads) + 1, max(sizes)), np.nan), runs.provenance()
+    bar = set_bar(values[..., 0].size, f"removal of {len(heads)} heads")
     with until_interrupted() as interrupts, bar:
-        for which, line in lines.items():
-            _follow(runs, line, curves[which], bar)
-        del runs
-        for control, some in zip(others, others_prompts, strict=True):
-            _follow(_last_token_runs(model, some, [heads], intervention), heads, curves[control.name], bar)
-    done = sum(int(np.isfinite(curve).all(1).sum()) for curve in curves.values())
-    interrupts.warn(f"{done} of {bar.total} sets of heads")
-    table, values = _tabulate(curves)
+        for i, line in enumerate(order.values()):
+            runs = runs if i < len(lines) else runs_of(others_prompts[i - len(lines)], [heads])
+            runs.values([set(line[:k]) for k in range(len(line) + 1)], bar.update, into=values[i, :, : sizes[i]])
+    values = values.reshape(-1, max(sizes))
+    share, n_done = mean_over_prompts(values), (~np.isnan(values)).sum(1)
+    interrupts.warn(f"{(n_done > 0).sum()} of {bar.total} sets of heads")
+    low, high = share_interval(share, np.maximum(n_done, 1))
+    keys = {"k": np.tile(range(len(heads) + 1), len(order)), "which": np.repeat(list(order), len(heads) + 1)}
     metadata = make_provenance(
         metadata,
+        options,
+        relation=loaded,
+        heads=heads,
         random=random,
         controls={control.name: control for control in others},
         interrupted=interrupts.interrupted,
     )
-    order = lines | {control.name: heads for control in others}
+    table = pd.DataFrame(keys | {"score": share, "ci_low": low, "ci_high": high})
     return Curves("removal", loaded.name, table, order, values, {}, metadata)
 
 
@@ -140,37 +135,3 @@ def removal_limit(n_heads: int) -> int:
     """
     limits = {300: 30, 500: 50, 1000: 100, 1500: 150}
     return min(next((most for below, most in limits.items() if n_heads < below), 250), n_heads // 2)
-
-
-def _last_token_runs(
-    model: Model, prompts: Prompts, sets: Iterable[Sequence[HeadId]], intervention: InterventionLike
-) -> SetRuns:
-    """Runs in which sets of these heads are ablated at the last token, measured by accuracy."""
-    heads = sorted(set().union(*sets))
-    return SetRuns(model, Spec(prompts, as_intervention(intervention), accuracy, heads, positions="last"))
-
-
-def _empty(heads: Sequence[HeadId], prompts: Prompts) -> Float[np.ndarray, "k prompt"]:
-    return np.full((len(heads) + 1, len(prompts)), np.nan)
-
-
-def _follow(runs: SetRuns, heads: Sequence[HeadId], curve: Float[np.ndarray, "k prompt"], bar: Bar) -> None:
-    """Fill in a curve: whether each answer is right without the first k heads."""
-    for start in range(0, len(curve), runs.at_once):
-        some = range(start, min(start + runs.at_once, len(curve)))
-        curve[start : some.stop] = runs.values([frozenset(heads[:k]) for k in some], bar.update)
-
-
-def _tabulate(
-    curves: Mapping[str, Float[np.ndarray, "k prompt"]],
-) -> tuple[pd.DataFrame, Float[np.ndarray, "row prompt"]]:
-    """All curves as one table, and their values stacked in the same order."""
-    longest = max(curve.shape[1] for curve in curves.values())
-    values = np.concatenate(
-        [np.pad(curve, ((0, 0), (0, longest - curve.shape[1])), constant_values=np.nan) for curve in curves.values()]
-    )
-    share, n = mean_over_prompts(values), (~np.isnan(values)).sum(1)
-    low, high = share_interval(share, np.maximum(n, 1))
-    columns = {"score": share, "ci_low": low, "ci_high": high}
-    keys = [(k, which) for which, curve in curves.items() for k in range(len(curve))]
-    return pd.DataFrame(keys, columns=["k", "which"]).assign(**columns), values

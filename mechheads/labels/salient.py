@@ -8,8 +8,6 @@ Elhelo & Geva 2025, "Inferring Functionality of Attention Heads from their Param
 
 from __future__ import annotations
 
-from typing import Literal
-
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -32,7 +30,6 @@ def salient_operations(
     *,
     n: int = 15,
     top: int = 5,
-    source: Literal["first_mlp", "embedding"] = "first_mlp",
     norm: Norm = "raw",
 ) -> pd.DataFrame:
     """The tokens of the whole vocabulary that a head amplifies most, from its weights alone.
@@ -42,7 +39,6 @@ def salient_operations(
         head: such as ``"L23H4"``.
         n: the number of tokens.
         top: how many of the tokens that each is mapped to are listed.
-        source: how a head after layer 0 reads a token: through the first MLP, as in the paper, or as its embedding.
         norm: ``"raw"`` as in the paper; ``"folded"`` multiplies the scale of the norm before attention into W_V,
             of a norm after attention into W_O and of the final norm into W_U.
 
@@ -50,9 +46,6 @@ def salient_operations(
         One row per token, indexed by its id, the most amplified first: ``token``, ``sigma``, ``maps_to`` (the ``top``
         largest entries in its row of E' W_V W_O W_U, the largest first) and ``suppresses`` (the smallest, the
         smallest first). Tokens are in quotes, so that spaces and control characters are visible.
-
-    Raises:
-        ValueError: if there is no such head, a number does not fit, or the weights give numbers that are not finite.
 
     >>> found = salient_operations(model, "L23H4", n=2)
     >>> found["token"].tolist(), "' Italy'" in found["maps_to"].iloc[0]
@@ -66,7 +59,7 @@ def salient_operations(
     if folded:
         W_V = model.attention_scale(at.layer).float()[:, None] * W_V
         W_O = W_O * model.attention_out_scale(at.layer).float()
-    through_mlp = bool(at.layer) and source == "first_mlp"
+    through_mlp = bool(at.layer)
     limits = current().limits
     each = torch.arange(model.d_vocab, device=W_V.device).split(limits.run_tokens)
     gains = [_gain(seen, seen @ W_V @ W_O) for seen in (_seen(model, ids, through_mlp) for ids in each)]

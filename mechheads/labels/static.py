@@ -6,17 +6,9 @@ arXiv 2412.11965, section 3):
     M = E' W_V W_O W_U                                                    [vocab, vocab]
     phi_R = mean over (s, t) in R of 1[t is among the k largest entries of row s of M]
 
-and the suppression score is the same on -M. In the paper E' is the first MLP's output for the embedding, and weights
-are raw. Which E' a head reads differs between heads and between models, so each head is scored for three readings
-(``readings.py``), and the largest phi counts. The scales of norms are multiplied into the weights. All computations are
-in float32, without biases.
-
-A hit is a coarse measure: a head that lifts every capital from rank 5,000 to 50 has no hits. So there is also a graded
-score, ``contrast``: how many standard deviations of its row a source raises its own target above the other targets of
-the relation, averaged over pairs (``Ranks.contrast``). It ranks heads by what they do in context far better than phi
-does, and best with the ``carried`` reading (docs/labels.md); labels use hits.
-
-M is never formed and nothing is sorted; ``ranks.py`` explains how.
+and the suppression score is the same on -M. Each head is scored for three readings E' (``readings.py``), and the
+largest phi counts. M is never formed and nothing is sorted (``ranks.py``). All computations are in float32, without
+biases. docs/labels.md says what the scores mean.
 
 The paper has no null. Here the targets of a relation are shuffled among its sources: a head that raises " Paris" for
 every source, or prefers common words, hits some targets by that alone. Let H[i, j] be 1 if source i has target j among
@@ -30,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import islice, permutations
+from itertools import chain, islice, permutations, repeat
 from math import factorial, lgamma, log
 from typing import Any
 
@@ -41,8 +33,9 @@ from jaxtyping import Bool, Int
 from mechheads.heads import Heads, named_heads
 from mechheads.labels.ranks import HeadPath, Ranks, usual_k
 from mechheads.labels.readings import READINGS, Norm, Reading, Readings, Source
-from mechheads.labels.relations import Relations, load_relations, usable_pairs
+from mechheads.labels.relations import Relations, usable_pairs
 from mechheads.ledger.key import Store
+from mechheads.ledger.ledger import Ledger
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive, Share
 from mechheads.messages.notices import until_interrupted, warn
@@ -60,6 +53,8 @@ EXACT_UP_TO = 7
 
 LEAST_EFFECT = 0.01
 """Scores below it are not tested by default."""
+DRAWS = 9999
+"""The number of shuffles of the null, for relations of more pairs."""
 
 
 @analysis
@@ -68,13 +63,10 @@ def relation_scores(
     relations: Relations | None = None,
     k: Positive | None = None,
     *,
-    k_copying: Positive | None = None,
     source: Source = "all",
     norm: Norm = "folded",
     min_pairs: Positive | None = None,
-    leading_space: bool = True,
     min_effect: Share = LEAST_EFFECT,
-    draws: Positive = 9999,
     heads: Heads | None = None,
 ) -> HeadScores:
     """Share of each relation's pairs that each head maps from source to target, computed from weights.
@@ -87,8 +79,8 @@ def relation_scores(
         relations: names of relations of the package, ``Relation`` objects, or your own pairs of words by a name (see
             ``mh.labels.load_relations``). ``None`` for all relations of the package.
         k: a target is a hit if fewer than k entries are larger. By default, as in the paper: 10, and 25 for a
-            vocabulary of 100,000 tokens or more, such as Llama 3's.
-        k_copying: k for relations that copy; by default 1, and 3 for such a vocabulary.
+            vocabulary of 100,000 tokens or more, such as Llama 3's. Relations that copy always have 1, or 3 for such a
+            vocabulary.
         source: how a head reads a token. ``"embedding"``: as its row of W_E. ``"first_mlp"``: as the first MLP's
             output for that row, from layer 1 on, as in the paper (whose code omits it for Llama-3.1-70B).
             ``"carried"``: as the residual stream at the head's layer when the model runs on the token after a neutral
@@ -100,9 +92,7 @@ def relation_scores(
             them. By default, 30 for the relations of the package; relations that you name are scored with any number
             of pairs, with a warning if it is below 30, which a label needs. A relation that you name and that has no
             such pair is an error.
-        leading_space: whether words are tokenised with a leading space.
         min_effect: scores below it, or of a single pair, are not tested: their p is 1.
-        draws: the number of shuffles of the null, for relations of more than seven pairs.
         heads: the heads to score, as in ``mh.sweep``; every head if left out. The others are NaN.
 
     Returns:
@@ -110,132 +100,127 @@ def relation_scores(
         shuffled targets (one-sided; q over these heads and all relations). ``values`` holds 1 for a hit and 0 for none,
         per pair, NaN beyond a relation's last pair. Further variables over (layer, head, relation): ``reading``, the
         one with the largest score, empty if no pair is hit; ``phi_embedding``, ``phi_first_mlp`` and ``phi_carried``;
-        ``null_phi``, the mean over the shuffles if the score was tested; ``suppression``; and ``contrast``, a graded
-        score: how many standard deviations of its row a source raises its target above the relation's other targets
-        (negative if it lowers it), with the ``carried`` reading, or without that with the reading in which it is
-        farthest from zero; and ``contrast_embedding`` and so on. Also ``n_pairs`` and ``relation_category`` (relation),
-        and ``pair`` (relation, prompt). ``provenance["ledger"]`` says for each relation how many pairs there are, how
-        many are scored, and why the others are not; ``provenance["no_reading"]`` why a model lacks a reading. After
-        Ctrl-C, the layers scored so far; the others are NaN. With ``mh.settings(store=)``, the same call goes on.
+        ``null_phi``, the mean over the shuffles if the score was tested; ``suppression``; and ``contrast``: how many
+        standard deviations of its row a source raises its target above the relation's other targets, with the
+        ``carried`` reading, or without that with the reading in which it is farthest from zero; and
+        ``contrast_embedding`` and so on. Also ``n_pairs`` and ``relation_category`` (relation), and ``pair`` (relation,
+        prompt). ``provenance["ledger"]`` says which pairs are not scored, and why; ``provenance["no_reading"]`` why a
+        model lacks a reading. After Ctrl-C, the layers scored so far; the others are NaN.
 
     Raises:
-        ValueError: if a relation is not known or has no single-token pairs, the model has no tokenizer or not the
-            ``source`` asked for, or its weights are not finite. It is raised before any score is computed.
+        ValueError: if a relation has no single-token pairs, or the model no tokenizer or not the ``source`` asked for.
 
-    >>> opposites = {"hot": "cold", "big": "small", "new": "old", "high": "low", "good": "bad"}
-    >>> own = mh.relation_scores(model, {"opposites": opposites})
-    >>> own.extra_dims, own.dataset["n_pairs"].item()
-    (('relation',), 5)
     >>> phi = mh.relation_scores(model, "country_to_capital")
-    >>> phi
-    <HeadScores 'relation scores' in share of pairs: 30 layers x 9 heads x 1 relation, 38 pairs>
     >>> phi.heads(2), phi.dataset["reading"].sel(layer=23, head=4).item()
     ((HeadId(layer=29, head=2), HeadId(layer=23, head=4)), 'first_mlp')
     """
-    options = {"source": source, "norm": norm, "min_pairs": min_pairs, "leading_space": leading_space}
-    options |= {"min_effect": min_effect, "draws": draws, "seed": current().seed}
-    return RelationScorer(model, relations, usual_k(model.d_vocab, k, k_copying), options, heads).scores()
+    every = usable_pairs(relations, model.tokenizer, min_pairs=min_pairs)
+    scored = [usable for usable in every if usable.scored]
+    limits = [usual_k(k, usable.relation.copying, model.d_vocab) for usable in scored]
+    named, named_text = named_heads(heads, model.n_layers, model.n_heads)
+    how: dict[str, Any] = {"source": source, "norm": norm, "min_effect": min_effect, "seed": current().seed}
+    layers = LayerScores(model, [usable.tokens for usable in scored], limits, how)
+    with Store(current().store, analysis="relation_scores") as store:
+        pairs = [usable.relation.fingerprint for usable in scored]
+        done = layers.score(store.open(model, {}, relations=pairs, limits=limits, how=how, heads=named_text), named)
+    names, n_pairs = [usable.relation.name for usable in scored], [len(usable.pairs) for usable in scored]
+    words = [" -> ".join(pair) for usable in scored for pair in islice(chain(usable.pairs, repeat(())), max(n_pairs))]
+    scores = HeadScores.from_values(
+        layers.found["hits"][:, 0],
+        name="relation scores",
+        kind="relations",
+        extra={"relation": names},
+        provenance=make_provenance(
+            model,
+            how,
+            {"k": dict(zip(names, limits, strict=True)), "min_pairs": min_pairs, "heads": named_text},
+            no_reading=layers.missing,
+            ledger={usable.relation.name: usable.ledger() for usable in every},
+            relations={usable.relation.name: usable.relation for usable in every},
+            prompts={
+                usable.relation.name: [usable.relation, *of_pairs]
+                for usable, *of_pairs in zip(scored, limits, n_pairs, strict=True)
+            },
+            interrupted=done < model.n_layers,
+        ),
+    ).assign(
+        **layers.variables(),
+        n_pairs=("relation", np.array(n_pairs)),
+        relation_category=("relation", text_array([usable.relation.category or "" for usable in scored])),
+        pair=(("relation", "prompt"), text_array(words, (len(scored), max(n_pairs)))),
+    )
+    low, high = share_interval(scores.scores.values, np.array(n_pairs))
+    p = layers.found["p"]
+    statistics = {"ci_low": low, "ci_high": high, "p_value": p, "q_value": q_values(p)}
+    return scores.assign(**{name: (_DIMS, array) for name, array in statistics.items()})
 
 
 _DIMS = ("layer", "head", "relation")
 
 
-class RelationScorer:
-    """Relation scores of a model, layer by layer. When it is made, words are chosen and readings run."""
+class LayerScores:
+    """Scores of some relations, each given by the tokens of its pairs and its k, layer by layer.
+    ``found``, for each layer: hits among the largest and among the smallest, of the best reading each; of the former p,
+    the mean under the null and the reading; phi (``each``) and the contrast of each reading."""
 
     def __init__(
-        self,
-        model: Model,
-        relations: Relations | None,
-        limits: tuple[int, int],
-        options: dict[str, Any],
-        heads: Heads | None,
+        self, model: Model, tokens: Sequence[Sequence[tuple[Any, int]]], limits: Sequence[int], how: Mapping[str, Any]
     ) -> None:
-        named, self._named_heads = named_heads(heads, model.n_layers, model.n_heads)
-        self._heads = [np.flatnonzero(of_layer).tolist() for of_layer in named]
-        self._model, self._options, self._loaded = model, options, load_relations(relations)
-        words = {name: options[name] for name in ("leading_space", "min_pairs")}
-        self._everything = usable_pairs(self._loaded, model.tokenizer, **words, named=relations is not None)
-        self._scored = [usable for usable in self._everything if usable.scored]
-        self._metadata = model.provenance()
-        self._limits = [limits[usable.relation.copying] for usable in self._scored]
-        tokens = [pair for usable in self._scored for pair in usable.tokens]
-        ids, source_of = np.unique([source for source, _ in tokens if source is not None], return_inverse=True)
-        per_relation = [len(usable.pairs) for usable in self._scored]
-        device, ends = model.device, np.cumsum(per_relation).tolist()
-        self._pairs_of = [slice(end - size, end) for end, size in zip(ends, per_relation, strict=True)]
-        self._drawn = cache(lambda n: matchings(n, options["draws"], options["seed"]))
+        self._model, self._least = model, how["min_effect"]
+        sizes, every = list(map(len, tokens)), [pair for of_relation in tokens for pair in of_relation]
+        ids, source_of = np.unique([source for source, _ in every], return_inverse=True)
+        device, ends = model.device, np.cumsum(sizes).tolist()
+        self._pairs_of = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        self._drawn = cache(lambda n: matchings(n, DRAWS, how["seed"]))
         with torch.no_grad():
-            self._readings = Readings(model, torch.as_tensor(ids, device=device), options["source"], options["norm"])
-            _check_finite(model)
+            self._readings = Readings(model, torch.as_tensor(ids, device=device), how["source"], how["norm"])
+            for layer in range(model.n_layers):
+                for name, weight in (("W_V", model.W_V[layer]), ("W_O", model.W_O[layer])):
+                    if not torch.isfinite(weight).all():
+                        raise ValueError(f"{name} of layer {layer} holds NaN or infinite numbers")
             self._ranks = Ranks(
                 model,
                 source_of=torch.as_tensor(source_of, device=device),
-                target=torch.as_tensor([target for _, target in tokens], device=device),
-                limit=torch.as_tensor(np.repeat(self._limits, per_relation), device=device),
+                target=torch.as_tensor([target for _, target in every], device=device),
+                limit=torch.as_tensor(np.repeat(limits, sizes), device=device),
             )
-            self._final_scale = model.final_scale().float() if options["norm"] == "folded" else None
-        self._names = self._readings.names
+            self._final_scale = model.final_scale().float() if how["norm"] == "folded" else None
+        self._names, self.missing = self._readings.names, self._readings.missing
         self._apart = self._ranks.by_hubs and model.dtype == torch.float32
         """Whether heads are scored one by one, because each head's product with W_U serves its hubs, hits and null. The
         heads of a layer are scored together if it is not needed, or if W_U is converted each time."""
-        size = model.n_heads, len(self._scored)
-        shapes = {"hits": (2, *size, max(per_relation)), "p": size, "null": size, "reading": size}
+        size = model.n_heads, len(tokens)
+        shapes = {"hits": (2, *size, max(sizes)), "p": size, "null": size, "reading": size}
         shapes |= {"each": (len(READINGS), *size), "contrast": (len(READINGS), *size)}
-        self._found = {name: np.full((model.n_layers, *shape), np.nan) for name, shape in shapes.items()}
-        """For each layer: hits among the largest and among the smallest, of the best reading each; of the former p, the
-        mean under the null and the reading; phi (``each``) and the contrast of each reading."""
-        self._store = Store(current().store, analysis="relation_scores")
-        pairs = [relation.fingerprint for relation in self._loaded]
-        self._ledger = self._store.open(
-            model, {}, relations=pairs, limits=limits, options=options, heads=self._named_heads
-        )
-        stored = {} if self._ledger is None else self._ledger.finished()
-        self._ready = set(map(int, stored))
-        for name, row in stored.items():
-            ends = np.cumsum([of_layer[0].size for of_layer in self._found.values()])[:-1]
-            for of_layer, part in zip(self._found.values(), np.split(row, ends), strict=True):
-                of_layer[int(name)] = part.reshape(of_layer.shape[1:])
+        self.found = {name: np.full((model.n_layers, *shape), np.nan) for name, shape in shapes.items()}
 
-    def scores(self) -> HeadScores:
-        """Score all layers, until done or Ctrl-C."""
-        with self._store:
-            done = self._score_layers()
-        self._ledger = None
-        phi, p = self._found["hits"][:, 0], self._found["p"]
-        scores = HeadScores.from_values(
-            phi,
-            name="relation scores",
-            kind="relations",
-            extra={"relation": [usable.relation.name for usable in self._scored]},
-            provenance=make_provenance(self._metadata, self._settings(), interrupted=done < self._model.n_layers),
-        ).assign(**self._variables())
-        low, high = share_interval(scores.scores.values, scores.dataset["n_pairs"].values)
-        statistics = {"ci_low": low, "ci_high": high, "p_value": p, "q_value": q_values(p)}
-        return scores.assign(**{name: (_DIMS, array) for name, array in statistics.items()})
-
-    def _score_layers(self) -> int:
-        """Score layers until done or Ctrl-C; how many were."""
-        done, bar = 0, Bar(total=sum(map(len, self._heads)), desc="relation scores", unit="head")
+    def score(self, ledger: Ledger | None, named: Bool[np.ndarray, "layer head"]) -> int:
+        """Score the heads of each layer that a ledger does not hold, until done or Ctrl-C; how many layers were."""
+        stored = {} if ledger is None else ledger.finished()
+        done, bar = 0, Bar(total=int(named.sum()), desc="relation scores", unit="head")
         with until_interrupted() as interrupts, bar:
-            for layer, heads in enumerate(self._heads):
-                self.score(layer)
-                bar.update(len(heads))
+            for layer, of_layer in enumerate(named):
+                found = {name: array[layer] for name, array in self.found.items()}
+                if (row := stored.get(str(layer))) is not None:
+                    ends = np.cumsum([array.size for array in found.values()])[:-1]
+                    for array, part in zip(found.values(), np.split(row, ends), strict=True):
+                        array[...] = part.reshape(array.shape)
+                elif of_layer.any():
+                    self._score(layer, np.flatnonzero(of_layer).tolist(), found)
+                    if ledger is not None:
+                        ledger.commit({str(layer): np.concatenate([array.ravel() for array in found.values()])})
+                bar.update(int(of_layer.sum()))
                 done = layer + 1
         interrupts.stop_unless(done)
         if interrupts.interrupted:
-            for array in self._found.values():
+            for array in self.found.values():
                 array[done:] = np.nan
             warn(f"relation_scores was interrupted: layers 0..{done - 1} are scored, the later ones are NaN")
         return done
 
     @torch.no_grad()
-    def score(self, layer: int) -> None:
-        """Score a layer: the hits of its heads for the best reading, and the null if there are enough hits."""
-        scored = self._heads[layer]
-        if layer in self._ready or not scored:
-            return
-        of_layer = {name: array[layer] for name, array in self._found.items()}
+    def _score(self, layer: int, scored: Sequence[int], of_layer: Mapping[str, np.ndarray]) -> None:
+        """Score some heads of a layer: their hits for the best reading, and the null if there are enough hits."""
         readings, paths = self._paths(layer)
         of_layer["p"][scored] = 1.0
         at = {name: readings.index(name if name in readings else "embedding") for name in self._names}
@@ -251,9 +236,6 @@ class RelationScorer:
                     of_layer["each"][READINGS.index(name), head] = shares
                 tested += self._keep_best(of_layer, head, own, readings)
             self._test(of_layer, of_heads, tested)
-        self._ready.add(layer)
-        if self._ledger is not None:
-            self._ledger.commit({str(layer): np.concatenate([array.ravel() for array in of_layer.values()])})
 
     def _paths(self, layer: int) -> tuple[list[Reading], list[list[HeadPath]]]:
         """The readings of a layer, and for each head its values for each reading with its W_O."""
@@ -279,7 +261,7 @@ class RelationScorer:
             most = np.take_along_axis(own, best[:, None, None], axis=1)[:, 0]
             of_layer["hits"][:, head, relation, : own.shape[-1]] = most
             of_layer["reading"][head, relation] = places[best[0]] if most[0].any() else np.nan
-            if most[0].sum() >= 2 and most[0].mean() >= self._options["min_effect"]:
+            if most[0].sum() >= 2 and most[0].mean() >= self._least:
                 tested.append((head, relation))
         return tested
 
@@ -297,39 +279,19 @@ class RelationScorer:
             of_pairs = np.stack([table.cpu().numpy() for table in islice(tables, len(paths[at[0]]))])
             of_layer["p"][at], of_layer["null"][at] = matching_null(of_pairs, self._drawn)
 
-    def _settings(self) -> dict[str, Any]:
-        """How relations were scored, and which of their pairs, for a result's provenance."""
-        limit_of = {usable.relation.name: limit for usable, limit in zip(self._scored, self._limits, strict=True)}
-        pairs = [(usable.relation, limit_of[usable.relation.name], len(usable.pairs)) for usable in self._scored]
-        return self._options | {
-            "k": limit_of,
-            "no_reading": self._readings.missing,
-            "heads": self._named_heads,
-            "ledger": {usable.relation.name: usable.ledger() for usable in self._everything},
-            "relations": {relation.name: relation for relation in self._loaded},
-            "prompts": {relation.name: [relation, limit, n] for relation, limit, n in pairs},
-        }
-
-    def _variables(self) -> dict[str, Any]:
-        """The further variables of the scores: for each name its dimensions and values."""
-        arrays, scored, longest = self._found, self._scored, self._found["hits"].shape[-1]
-        used = [(i, name) for i, name in enumerate(READINGS) if name in self._names]
-        words = [
-            " -> ".join(usable.pairs[i]) if i < len(usable.pairs) else "" for usable in scored for i in range(longest)
-        ]
+    def variables(self) -> dict[str, Any]:
+        """The further variables over heads and relations: for each name its dimensions and values."""
+        found = self.found
         of_heads = {
-            "null_phi": arrays["null"],
-            "reading": _names(arrays["reading"]),
-            **{f"phi_{name}": arrays["each"][:, i] for i, name in used},
-            "contrast": _best_contrast(np.moveaxis(arrays["contrast"], 1, 0)),
-            **{f"contrast_{name}": arrays["contrast"][:, i] for i, name in used},
-            "suppression": mean_over_prompts(arrays["hits"][:, 1]),
+            "null_phi": found["null"],
+            "reading": _names(found["reading"]),
+            "contrast": _best_contrast(np.moveaxis(found["contrast"], 1, 0)),
+            "suppression": mean_over_prompts(found["hits"][:, 1]),
         }
-        return {name: (_DIMS, values) for name, values in of_heads.items()} | {
-            "n_pairs": ("relation", np.array([len(usable.pairs) for usable in scored])),
-            "relation_category": ("relation", text_array([usable.relation.category or "" for usable in scored])),
-            "pair": (("relation", "prompt"), text_array(words, (len(scored), longest))),
-        }
+        for i, name in enumerate(READINGS):
+            if name in self._names:
+                of_heads |= {f"phi_{name}": found["each"][:, i], f"contrast_{name}": found["contrast"][:, i]}
+        return {name: (_DIMS, values) for name, values in of_heads.items()}
 
 
 def _best_contrast(contrast: np.ndarray) -> np.ndarray:
@@ -344,13 +306,6 @@ def _best_contrast(contrast: np.ndarray) -> np.ndarray:
 def _names(places: np.ndarray) -> np.ndarray:
     """The names of readings, from their indices in READINGS; NaN for none."""
     return text_array([READINGS[int(at)] if at >= 0 else "" for at in places.ravel().tolist()], places.shape)
-
-
-def _check_finite(model: Model) -> None:
-    for layer in range(model.n_layers):
-        for name, weight in (("W_V", model.W_V[layer]), ("W_O", model.W_O[layer])):
-            if not torch.isfinite(weight).all():
-                raise ValueError(f"{name} of layer {layer} holds NaN or infinite numbers")
 
 
 def matchings(n: int, draws: int, seed: int) -> Int[np.ndarray, "draw pair"]:

@@ -14,7 +14,7 @@ from mechheads.behaviour.windows import Texts
 from mechheads.engine.report import AnswerWarning
 from mechheads.heads import HeadId
 from mechheads.labels import label_heads, relation_scores
-from mechheads.labels.relations import LEAST_PAIRS, Relations, in_vocabulary, load_relations
+from mechheads.labels.relations import LEAST_PAIRS, Relations, in_vocabulary
 from mechheads.limits import current
 from mechheads.messages.notices import stop_if
 from mechheads.metrics import Metric, kl_divergence, log_prob, logit_diff
@@ -233,7 +233,7 @@ class _Builder:
         with self._part("labels"):
             own = relations if relations or not self.asked.quick else QUICK_RELATIONS
             if relations is None and self.asked.quick:
-                relations = in_vocabulary(load_relations(QUICK_RELATIONS), self.model.tokenizer)
+                relations = in_vocabulary(QUICK_RELATIONS, self.model.tokenizer)
                 options = {"min_pairs": LEAST_PAIRS}
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")

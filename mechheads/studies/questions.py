@@ -63,7 +63,7 @@ class Questions:
         with _named("relations"):
             relations = None if given.get("relations") is None else load_relations(given["relations"])
             if relations is not None and "labels" in parts:
-                usable_pairs(relations, model.tokenizer, named=True)
+                usable_pairs(relations, model.tokenizer, min_pairs=1)
         with _named("requests"):
             requests = None if given.get("requests") is None else opened(given["requests"])
             if requests is not None:

@@ -245,8 +245,7 @@ def test_removal_refuses_what_does_not_fit(
 def test_a_stopped_removal_keeps_what_is_done(wordy: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     relation = spoken(wordy, "capital")
     whole = cumulative_removal(wordy, relation, RANKING, draws=2, **NO_SHOTS)
-    monkeypatch.setattr(removals.SetRuns, "values", stopped_at(4, removals.SetRuns.values))
-    monkeypatch.setattr(removals.SetRuns, "at_once", property(lambda runs: 2, lambda runs, n: None), raising=False)
+    monkeypatch.setattr(removals.SetRuns, "values", stopped_at(2, removals.SetRuns.values))
     with pytest.warns(UserWarning, match="interrupted after 5 of 20 sets of heads; the rest are NaN"):
         found = cumulative_removal(wordy, relation, RANKING, controls=[spoken(wordy, "help")], draws=2, **NO_SHOTS)
     assert found.provenance["interrupted"]

@@ -142,7 +142,7 @@ class Words:
 
 
 def test_the_ledger_counts_what_each_rival_explains() -> None:
-    [kept] = usable_pairs([FRENCH], Words())
+    [kept] = usable_pairs([FRENCH], Words(), min_pairs=0)
     assert kept.pairs == [("dog", "chien")]
     assert kept.ledger() == {
         "given": 5,
@@ -156,7 +156,7 @@ def test_the_ledger_counts_what_each_rival_explains() -> None:
         "explained": {"synonyms": 1, "english": 3},
     }
     with pytest.raises(ValueError, match=r"this model's vocabulary; english explains 2, so nothing can be scored"):
-        usable_pairs([dataclasses.replace(FRENCH, pairs=FRENCH.pairs[:2])], Words(), named=True)
+        usable_pairs([dataclasses.replace(FRENCH, pairs=FRENCH.pairs[:2])], Words())
 
 
 def with_templates(**templates: Any) -> Relation:

@@ -132,10 +132,10 @@ def test_by_hand(columns: list[float], hits: dict[int, list[int]]) -> None:
 @pytest.mark.parametrize("k", [1, 40, 790])
 def test_equals_the_plain_loop(k: int, source: Any) -> None:
     model, first_mlp = random_model(), source == "first_mlp"
-    scores = relation_scores(model, relations(), k=k, k_copying=25, source=source, min_pairs=1)
+    scores = relation_scores(model, relations(), k=k, source=source, min_pairs=1)
     assert scores.values is not None
     for i, relation in enumerate(relations()):
-        hits, suppressed = plain_loop(model, relation, number, 25 if relation.copying else k, first_mlp)
+        hits, suppressed = plain_loop(model, relation, number, 1 if relation.copying else k, first_mlp)
         mine = scores.values.values[:, :, i]
         assert np.abs(mine[..., : len(relation.pairs)] - hits).max() == 0
         assert np.isnan(mine[..., len(relation.pairs) :]).all()

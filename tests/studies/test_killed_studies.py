@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import mechheads as mh
-from mechheads.labels.static import RelationScorer
+from mechheads.labels.static import LayerScores
 from mechheads.ledger.ledger import Ledger
 from mechheads.studies import build_atlas
 from mechheads.studies.questions import PARTS
@@ -75,8 +75,8 @@ def test_an_atlas_that_ends_in_the_labels_and_in_the_safety_heads_goes_on(
         with pytest.raises(Killed):
             built(store=store)
     scored: list[int] = []
-    paths = RelationScorer._paths
-    monkeypatch.setattr(RelationScorer, "_paths", lambda self, layer: scored.append(layer) or paths(self, layer))
+    paths = LayerScores._paths
+    monkeypatch.setattr(LayerScores, "_paths", lambda self, layer: scored.append(layer) or paths(self, layer))
     before = len(commits.of("ships"))
     assert before >= 5
     assert_same_atlas(built(store=store), whole)

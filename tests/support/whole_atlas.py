@@ -13,7 +13,7 @@ from mechheads.studies.atlas import Atlas
 
 def let_four_pairs_do(patch: pytest.MonkeyPatch) -> None:
     """Four capitals are all that the tiny vocabulary holds: let them be enough for a relation."""
-    four: dict[str, Any] = {"k": 10, "k_copying": 1, "min_pairs": 2}
+    four: dict[str, Any] = {"k": 10, "min_pairs": 2}
     patch.setattr(build, "relation_scores", lambda *given, **options: mh.relation_scores(*given, **options | four))
 
 

@@ -53,7 +53,7 @@ class _Categories(PanelMaker[HeadLabels]):
         return super().load(name, revision, "least" if stays else None)
 
     def compute(self, model: Model, data: str, place: Path) -> HeadLabels:
-        usable = None if self.relations is None else in_vocabulary(load_relations(self.relations), model.tokenizer)
+        usable = None if self.relations is None else in_vocabulary(self.relations, model.tokenizer)
         scores = finished(relation_scores(model, usable, **self.reading))
         labels = label_heads(scores, rule=self.rule)
         scores.save(place / "relations.nc")
