@@ -8,7 +8,6 @@ for each row, and rows leave the batch when they are finished.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -61,27 +60,6 @@ def warn_of_others(model: Model) -> None:
 
 Choose = Callable[[Float[Tensor, "row d_vocab"], Int[Tensor, " row"], int], Int[Tensor, " row"]]
 """``(logits, prompt of each row, step) -> token of each row``."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """How the next token is chosen; ``noise`` is a number from 0 to 1, or None to take the most probable token."""
-
-    temperature: float
-    top_k: int | None
-    noise: Float[Tensor, "prompt step"] | None
-
-    def __call__(
-        self, logits: Float[Tensor, "row d_vocab"], prompts: Int[Tensor, " row"], step: int
-    ) -> Int[Tensor, " row"]:
-        if self.noise is None:
-            return logits.argmax(-1)
-        best = None if self.top_k is None else logits.topk(min(self.top_k, logits.shape[-1]))
-        drawn_from = (logits if best is None else best.values).double() / self.temperature
-        reached = drawn_from.softmax(-1).cumsum(-1)
-        wanted = self.noise[prompts, step].double() * reached[:, -1]
-        at = torch.searchsorted(reached, wanted[:, None], right=True)
-        return (at if best is None else best.indices.gather(-1, at))[:, 0]
 
 
 class Columns:
@@ -146,7 +124,11 @@ class Batch:
     def run(self, choose: Choose, ends: Int[Tensor, " end"], bar: Bar) -> None:
         """Write until every row is finished."""
         for step in range(self._new):
-            final = self._from_start() if self._columns is None or not step else self._next(self._columns)
+            if self._columns is not None and step:
+                final = self._next(self._columns)
+            else:
+                shared = 0 if self._columns is None else self._share(self._columns)
+                final = self._filled(self.live, shared, self.end[self.live] - 1)
             self.state[self.live], self.seen[self.live] = final.detach(), self.end[self.live]
             logits = self.model.unembed(final)
             if logits.isnan().any():
@@ -195,12 +177,6 @@ class Batch:
             self._columns.move(movers, places)
         self.live[places] = self.live[movers]
         self.live = self.live[:left]
-
-    def _from_start(self) -> Float[Tensor, "live d_model"]:
-        """The state at each row's last token, computed from the first token on."""
-        shared = 0 if self._columns is None else self._share(self._columns)
-        last = self.end[self.live] - 1
-        return self._filled(self.live, shared, last)
 
     def _share(self, columns: Columns) -> int:
         """The number of first tokens that all rows share, then in the columns of every row; 0 if that does not pay."""

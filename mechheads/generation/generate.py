@@ -15,11 +15,11 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.engine.job import intervention_for
-from mechheads.generation.batch import Batch, Choice, warn_of_others
+from mechheads.generation.batch import Batch, warn_of_others
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import (
     Context,
@@ -56,17 +56,6 @@ _IN_CONTEXT = 16
 
 
 @torch.no_grad()
-def _turning_off(
-    model: Model, tokens: Tokens, heads: Sequence[HeadId], rule: Intervention
-) -> Callable[[Texts], list[Hook]]:
-    """Hooks that turn heads off, once it is known where the texts are that are written."""
-    if isinstance(rule, PatternOfTokens) and site_of(rule) == "pattern":
-        return lambda texts: [_attending(model, head, rule, texts) for head in heads]
-    hooks = change_hooks(model, [(change, EVERYWHERE) for change in changes_of(model, tokens, heads, rule)])
-    return lambda texts: hooks
-
-
-@torch.no_grad()
 def changes_of(model: Model, tokens: Tokens, heads: Sequence[HeadId], intervention: Intervention) -> list[HeadChange]:
     """What an intervention makes of heads in any text: a change for each head, or key/value head if it is on k or v.
     ``mh.Mean()`` takes the mean over ``tokens``; the first of them are the base run of others."""
@@ -74,7 +63,8 @@ def changes_of(model: Model, tokens: Tokens, heads: Sequence[HeadId], interventi
     if isinstance(intervention, Mean):
         intervention = MeanOf(HeadCache.run(model, tokens, sites=("z",), limits=limits))
     if isinstance(intervention, MeanOf):
-        changes = [_constant(head, intervention.of(head)) for head in heads]
+        puts = {head: partial(_constantly, z=intervention.of(head)) for head in heads}
+        changes = [HeadChange(head.layer, head.head, "z", put) for head, put in puts.items()]
     else:
         changes = _by_intervention(model, tokens, heads, intervention, limits)
     for change in changes:
@@ -101,10 +91,6 @@ def _attending(model: Model, head: HeadId, rule: PatternOfTokens, texts: Texts) 
         return value
 
     return model.hook_name("pattern", head.layer), put
-
-
-def _constant(head: HeadId, z: Float[Tensor, " d_head"]) -> HeadChange:
-    return HeadChange(head.layer, head.head, "z", partial(_constantly, z=z))
 
 
 def _constantly(value: Tensor, z: Tensor) -> Tensor:
@@ -166,19 +152,19 @@ class Sampling:
         max_new_tokens: the largest number of new tokens for each prompt.
         temperature: 0 takes the most probable token; above, tokens are drawn from logits divided by it.
         top_k: draw among this many most probable tokens only; None for all.
-        seed: of the drawing; None for that of ``mh.settings``. A random number depends on the seed, the prompt's
-            tokens and the number of the new token alone, so a text stays the same if ``max_new_tokens`` grows or other
-            prompts are left out. If a prompt is given more than once, its copies have random numbers of their own.
+
+    A random number depends on the seed of ``mh.settings``, the prompt's tokens and the number of the new token alone,
+    so a text stays the same if ``max_new_tokens`` grows or other prompts are left out. If a prompt is given more than
+    once, its copies have random numbers of their own.
 
     >>> from mechheads.generation.generate import Sampling
     >>> Sampling(max_new_tokens=3, temperature=0.7)
-    Sampling(max_new_tokens=3, temperature=0.7, top_k=None, seed=None)
+    Sampling(max_new_tokens=3, temperature=0.7, top_k=None)
     """
 
     max_new_tokens: Positive = 128
     temperature: Annotated[float, Within(least=0)] = 0.0
     top_k: Positive | None = None
-    seed: int | None = None
 
     def __post_init__(self) -> None:
         check_arguments(type(self), vars(self))
@@ -189,13 +175,29 @@ class Sampling:
         """A random number for each prompt (its ids) and step, the same on every device; None if nothing is drawn."""
         if not self.temperature:
             return None
-        seed = current().seed if self.seed is None else self.seed
         copies: Counter[tuple[int, ...]] = Counter()
         drawn = np.empty((len(prompts), self.max_new_tokens), np.float32)
         for row, ids in zip(drawn, map(tuple, prompts), strict=True):
-            np.random.default_rng([seed, copies[ids], *ids]).random(out=row, dtype=np.float32)
+            np.random.default_rng([current().seed, copies[ids], *ids]).random(out=row, dtype=np.float32)
             copies[ids] += 1
         return torch.from_numpy(drawn).to(device)
+
+    def choose(
+        self,
+        noise: Float[Tensor, "prompt step"] | None,
+        logits: Float[Tensor, "row d_vocab"],
+        prompts: Int[Tensor, " row"],
+        step: int,
+    ) -> Int[Tensor, " row"]:
+        """The token of each row, by the random numbers of all prompts, or the most probable one."""
+        if noise is None:
+            return logits.argmax(-1)
+        best = None if self.top_k is None else logits.topk(min(self.top_k, logits.shape[-1]))
+        drawn_from = (logits if best is None else best.values).double() / self.temperature
+        reached = drawn_from.softmax(-1).cumsum(-1)
+        wanted = noise[prompts, step].double() * reached[:, -1]
+        at = torch.searchsorted(reached, wanted[:, None], right=True)
+        return (at if best is None else best.indices.gather(-1, at))[:, 0]
 
 
 GREEDY = Sampling()
@@ -239,9 +241,8 @@ def generate(
 ) -> Generated:
     """Continue prompts until an end token or ``sampling.max_new_tokens``, with heads on or off.
 
-    End tokens are those of the tokenizer and of the model's configurations, and the token that ends a turn in the chat
-    template. What a model's own generation settings do to logits (``repetition_penalty``, ``suppress_tokens`` and the
-    like) is done, as in its own ``generate``; there is a warning of settings that are not followed, such as beams.
+    What a model's own generation settings do to logits (``repetition_penalty``, ``suppress_tokens`` and the like) is
+    done, as in its own ``generate``; there is a warning of settings that are not followed, such as beams.
 
     Args:
         prompts: a list of strings, chats or ids, or ``Prompts``.
@@ -259,8 +260,7 @@ def generate(
         Texts and ids. After Ctrl-C, with a warning, what was written until then.
 
     Raises:
-        ValueError: if an argument is invalid or a prompt is too long for the model's context (raised before anything
-            is run), or if the logits are NaN.
+        ValueError: if a prompt is too long for the model's context, before anything is run, or if the logits are NaN.
 
     >>> prompts = ["The capital of France is"]
     >>> mh.generate(model, prompts, 3).texts
@@ -275,7 +275,10 @@ def generate(
     writer = _Writer(model, resolved, [()], hooks, sampling)
     tokens, rule = writer.ready(), intervention_for("intervention", intervention, resolved)
     if heads := _heads_off(model, off):
-        writer = replace(writer, changed=_turning_off(model, tokens, heads, rule))
+        if isinstance(rule, PatternOfTokens) and site_of(rule) == "pattern":
+            writer = replace(writer, attending=lambda texts: [_attending(model, head, rule, texts) for head in heads])
+        else:
+            writer = replace(writer, conditions=[changes_of(model, tokens, heads, rule)])
     return writer.write()[0]
 
 
@@ -304,10 +307,6 @@ def check_writing(model: Model, prompts: Prompts | Sequence[PromptLike], samplin
     _Writer(model, as_prompts(prompts), [()], (), sampling).ready()
 
 
-def _unchanged(texts: Texts) -> list[Hook]:
-    return []
-
-
 @dataclass(frozen=True)
 class _Writer:
     """One call: every prompt under every condition, batch by batch. Rows are ordered by condition, then prompt."""
@@ -317,14 +316,14 @@ class _Writer:
     conditions: Sequence[Sequence[HeadChange]]
     hooks: Sequence[Hook]
     sampling: Sampling
-    changed: Callable[[Texts], list[Hook]] = _unchanged
+    attending: Callable[[Texts], list[Hook]] = lambda texts: []
 
     def write(self) -> list[Generated]:
         tokens, limits = self.ready(), current().limits
         warn_of_others(self.model)
         n = len(tokens)
         new, noise = self.sampling.max_new_tokens, self.sampling.noise(tokens.unpadded, self.model.device)
-        choose = Choice(self.sampling.temperature, self.sampling.top_k, noise)
+        choose = partial(self.sampling.choose, noise)
         ends = torch.tensor(end_tokens(self.model), dtype=torch.long, device=self.model.device)
         found: list[tuple[tuple[int, ...], bool]] = [((), False)] * (n * len(self.conditions))
         bar = Bar(total=len(found) * new, desc=f"writing up to {len(found) * new:,} tokens", leave=False)
@@ -334,7 +333,7 @@ class _Writer:
                 batch = Batch(self.model, tokens, prompts, conditions, new, limits)
                 try:
                     write = partial(batch.run, choose, ends, bar)
-                    changes = [*self.changed(batch.texts), *self.hooks, *self._changes(batch)]
+                    changes = [*self.attending(batch.texts), *self.hooks, *self._changes(batch)]
                     self.model.backend.under(changes, write)
                 finally:
                     for row, written in zip(rows, batch.written(), strict=True):
@@ -354,7 +353,7 @@ class _Writer:
             ids = tuple(batch.ids[row, : sizes[row]].tolist())
             whole = [*ids], [*range(len(ids))]
             changes = [(change, EVERYWHERE) for change in self.conditions[int(batch.condition[row])]]
-            hooks = [*self.changed(partial(list, [whole])), *change_hooks(self.model, changes)]
+            hooks = [*self.attending(partial(list, [whole])), *change_hooks(self.model, changes)]
             edits = [(name, partial(hook, hook=None)) for name, hook in hooks]
             what = f"the text written after prompt {int(batch.prompt[row])}"
             claim = Claim(what, ids, (len(ids) - 1,), batch.state[row : row + 1], edits or None)

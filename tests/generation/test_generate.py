@@ -18,7 +18,6 @@ from torch import Tensor
 
 import mechheads as mh
 from mechheads.engine.memory import PeakBytes
-from mechheads.generation.batch import Choice
 from mechheads.generation.generate import Generated, Sampling, check_writing, end_tokens, generate, generate_under
 from mechheads.interventions.new_z import HeadChange
 from mechheads.limits import Limits
@@ -38,7 +37,7 @@ PROMPTS = [
     " no I cannot help",
 ]
 NEW = 9
-SAMPLED = Sampling(NEW, temperature=2.0, top_k=5, seed=3)
+SAMPLED = Sampling(NEW, temperature=2.0, top_k=5)
 QUIET: dict[str, Any] = {"sampling": Sampling(NEW)}
 DRAWN: dict[str, Any] = {"sampling": SAMPLED}
 """Tiny models repeat themselves when greedy; drawn tokens tell whether all probabilities are right."""
@@ -68,7 +67,7 @@ def plain(
     ends = ends or end_tokens(model)
     found = []
     for row in rows_of(model, prompts):
-        chances = torch.from_numpy(np.random.default_rng([SAMPLED.seed or 0, 0, *row]).random(new, dtype=np.float32))
+        chances = torch.from_numpy(np.random.default_rng([0, 0, *row]).random(new, dtype=np.float32))
         written: list[int] = []
         ended = False
         while len(written) < new and not ended:
@@ -244,19 +243,19 @@ def test_choice_by_hand():
     logits = torch.tensor([0.2, 0.5, 0.3]).log().expand(6, 3)
     noise = torch.tensor([[0.0], [0.19], [0.21], [0.69], [0.71], [0.99]])
     prompts = torch.arange(6)
-    assert Choice(1.0, None, noise)(logits, prompts, 0).tolist() == [0, 0, 1, 1, 2, 2]
+    assert Sampling(temperature=1.0).choose(noise, logits, prompts, 0).tolist() == [0, 0, 1, 1, 2, 2]
     best = [1, 1, 1, 2, 2, 2]  # 0.5 and 0.3 of 0.8: the first up to 0.625
-    assert Choice(1.0, 2, noise)(logits, prompts, 0).tolist() == best
+    assert Sampling(temperature=1.0, top_k=2).choose(noise, logits, prompts, 0).tolist() == best
     squared = [0, 0, 1, 1, 1, 2]  # 0.04, 0.25, 0.09 of 0.38: up to 0.105 and 0.763
     noise[1] = 0.10
-    assert Choice(0.5, None, noise)(logits, prompts, 0).tolist() == squared
-    assert Choice(1.0, 99, noise)(logits, prompts, 0).tolist() == [1, 1, 1, 2, 2, 0]
-    assert Choice(0.0, None, None)(logits, prompts, 0).tolist() == [1] * 6
+    assert Sampling(temperature=0.5).choose(noise, logits, prompts, 0).tolist() == squared
+    assert Sampling(temperature=1.0, top_k=99).choose(noise, logits, prompts, 0).tolist() == [1, 1, 1, 2, 2, 0]
+    assert Sampling(temperature=0.0).choose(None, logits, prompts, 0).tolist() == [1] * 6
 
 
 def test_drawn_tokens_have_the_models_probabilities(llama):
     n = 2000
-    written = generate(llama, [" The capital of"] * n, Sampling(1, temperature=0.7, top_k=5, seed=1))
+    written = generate(llama, [" The capital of"] * n, Sampling(1, temperature=0.7, top_k=5), seed=1)
     logits = oracles.forward(llama, torch.tensor(rows_of(llama, [" The capital of"])))[0, -1]
     best = logits.topk(5)
     for token, p in zip(best.indices.tolist(), (best.values / 0.7).softmax(-1).tolist(), strict=True):
@@ -266,7 +265,7 @@ def test_drawn_tokens_have_the_models_probabilities(llama):
 
 def test_drawn_tokens_depend_on_seed_prompt_and_index_alone(llama):
     def drawn(new: int, prompts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        return generate(llama, prompts, Sampling(new, 1.0, seed=4)).ids
+        return generate(llama, prompts, Sampling(new, 1.0), seed=4).ids
 
     long = drawn(NEW, PROMPTS)
     assert tuple(ids[:4] for ids in long) == tuple(ids[:4] for ids in drawn(4, PROMPTS))
