@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.behaviour.frozen import FrozenMap, FrozenRun, FrozenScores, ScoringBlock, tolerance
+from mechheads.behaviour.frozen import FrozenMap, FrozenRun, ScoringBlock, frozen_side, tolerance
 from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.job import resolve
 from mechheads.heads import HeadId, HeadLike, Mlp, check_head
@@ -81,9 +81,6 @@ class AttentionAttribution(TableResult):
             A row for each part: ``part``, such as ``"L16H0"``, ``"L3.mlp"``, ``"embedding"``, ``"positions"``,
             ``"biases"`` or ``"position bias"``; ``score``, its mean over prompts in nats, and the interval ``ci_low``
             to ``ci_high``. The scores sum to the mean of ``total``.
-
-        Raises:
-            ValueError: if ``side`` is neither, or ``k`` is below 1.
         """
         check_known("side", side, Side)
         data = (self.query if side == "query" else self.key).dataset
@@ -138,13 +135,12 @@ def attention_attribution(
 
         total = s(i, j) - sum over k != j of p(i, k) s(i, k) / (1 - p(i, j))
 
-    This is the slope of log p(i, j) along s, divided by 1 - p(i, j). It is also the log odds of the key, plus the
-    entropy of the pattern over the other keys. The part of a summand of the query is its product with the keys as they
-    are, and the part of a summand of the keys its product with the query as it is. So the parts of each side sum to the
-    total. In a model with soft caps, the score is the one before the cap.
+    This is the slope of log p(i, j) along s, divided by 1 - p(i, j). The part of a summand of the query is its product
+    with the keys as they are, and the part of a summand of the keys its product with the query as it is. So the parts
+    of each side sum to the total. In a model with soft caps, the score is the one before the cap.
 
-    This is what the score consists of, not what would happen without a part: norms are frozen, and other heads may
-    stand in. Patching measures that, as in ``mh.path_patch`` with the receivers ``"L5H1.q"`` and ``"L5H1.k"``.
+    This is what the score consists of, not what would happen without a part: ``mh.path_patch`` measures that, with the
+    receivers ``"L5H1.q"`` and ``"L5H1.k"``.
 
     Args:
         prompts: prompts or, of pairs, the clean side.
@@ -158,8 +154,8 @@ def attention_attribution(
         The parts of both sides, and how the strongest of them meet. After Ctrl-C, of the prompts until then.
 
     Raises:
-        ValueError: if an argument is not valid, before the model runs; if the head does not see the key; or if the
-            parts do not give the run's own pattern, because the architecture computes scores in another way.
+        ValueError: if the head does not see the key; or if the parts do not give the run's own pattern, because the
+            architecture computes scores in another way.
 
     Elhage et al. 2021 (A Mathematical Framework for Transformer Circuits), who read scores as such a product; Kamath et
     al. 2025 (Tracing Attention Computation Through Feature Interactions), who split them over features.
@@ -270,7 +266,9 @@ def _result(
             provenance=metadata | {"side": name, "attributed": f"where {head} looks, {_THROUGH[name]}"},
         ).assign(**{name: (dims.get(name, ("prompt",)), array) for name, array in mine.items()})
 
-    pairs = _pairs(_names(model, head.layer), np.moveaxis(vectors, -1, -2), tokens.cluster)
+    names = [str(HeadId(layer, other)) for layer in range(head.layer) for other in range(model.n_heads)]
+    names += [*(str(Mlp(layer)) for layer in range(head.layer)), "embedding", "positions", "biases"]
+    pairs = _pairs(names, np.moveaxis(vectors, -1, -2), tokens.cluster)
     return AttentionAttribution(
         f"where {head} looks, against {compared}", side(0, "query"), side(1, "key"), pairs, metadata
     )
@@ -281,12 +279,6 @@ def _every_layer(values: Float[np.ndarray, "some *rest"], model: Model) -> Float
     whole = np.full((model.n_layers, *values.shape[1:]), np.nan)
     whole[: len(values)] = values
     return whole
-
-
-def _names(model: Model, layers: int) -> list[str]:
-    """The parts in the order of their vectors."""
-    heads = [str(HeadId(layer, head)) for layer in range(layers) for head in range(model.n_heads)]
-    return [*heads, *(str(Mlp(layer)) for layer in range(layers)), "embedding", "positions", "biases"]
 
 
 def _pairs(
@@ -339,47 +331,67 @@ class ScoreParts:
     def __init__(self, block: ScoringBlock, tokens: Tokens, places: Places) -> None:
         """Run the prompts."""
         self._block, self._n = block, len(places)
-        layer, ids = block.head.layer, tokens.ids[:, : places.length]
+        layer, head, ids = block.head.layer, block.head.head, tokens.ids[:, : places.length]
         till_query = torch.arange(ids.shape[1], device=ids.device) <= places.query[:, None]
-        prompt, pos = till_query.nonzero(as_tuple=True)
-        at = (places.query + 1).cumsum(0) - 1
+        self._prompt, self._pos = prompt, pos = till_query.nonzero(as_tuple=True)
+        self._at = at = (places.query + 1).cumsum(0) - 1
         self._run = run = FrozenRun.of(block.model, ids, prompt, pos, analysis="attention_attribution", ends_at=layer)
-        self._scores = scores = FrozenScores.of(run, block, pos, at)
-        pattern = run.patterns[layer][at, block.head.head]
-        stream = run.streams[layer].double()
-        q, k = scores.rotated(scores.q(stream[at])), scores.k(stream)
-        of_keys = (scores.met(q) * k).sum(-1)
-        off, largest = scores.off(of_keys, pattern[prompt, pos])
-        if not (off <= tolerance(block.model.backend) * largest.clamp_min(1)).all():
-            raise run.inexact(f"scores differ by {off.max():.2g} from those that give the pattern of {block.head}")
-        self._weights = _weights(pattern[prompt, pos].double(), prompt, pos, places)
+        stream, norm = run.streams[layer], run.before_attention(layer)
+        self._q = frozen_side(run, block, "q", norm.rows(at), stream[at])
+        self._k = frozen_side(run, block, "k", norm, stream)
+        pattern = run.patterns[layer][at, head]
+        q, k, of_keys = self._rotated(self._q(stream[at].double())), self._k(stream.double()), pattern[prompt, pos]
+        scores = block.scale * ((q @ block.rotation)[pos, prompt] * k).sum(-1)
+        of_positions = block.of_positions[pos[at][prompt], pos]
+        self._check(scores, of_positions, of_keys)
+        self._weights = _weights(of_keys.double(), prompt, pos, places)
         self.attention = pattern.double().gather(1, places.key[:, None])[:, 0]
-        biases = self._weights * scores.of_positions()
-        self.position_bias = self._by_prompt(biases.masked_fill(self._weights == 0, 0))
-        self.whole = self._after_rotation(scores.q(stream[at]), k)
+        biases = (self._weights * of_positions).masked_fill(self._weights == 0, 0)
+        self.position_bias = biases.new_zeros(self._n).index_add(0, prompt, biases)
+        self.whole = torch.stack([q, self._summed(k)])
         self.vectors = self._vectors()
 
-    def _by_prompt(self, rows: Float[Tensor, "row *rest"]) -> Float[Tensor, "prompt *rest"]:
-        return rows.new_zeros(self._n, *rows.shape[1:]).index_add(0, self._run.prompt, rows)
+    def _check(
+        self, scores: Float[Tensor, " row"], of_positions: Float[Tensor, " row"], pattern: Float[Tensor, " row"]
+    ) -> None:
+        """Check that scores, up to what all keys share, are those of the run's own pattern."""
+        seen, cap = pattern >= torch.finfo(pattern.dtype).tiny, self._block.cap
+        weights, log_p, zero = pattern.double(), pattern.double().log(), scores.new_zeros(self._n)
+        capped = scores if cap is None else cap * torch.tanh(scores / cap)
+        apart = (capped + of_positions - log_p).masked_fill(~seen, 0)
+        mean = zero.index_add(0, self._prompt, weights * apart) / zero.index_add(0, self._prompt, weights)
+        apart = (apart - mean[self._prompt]).abs().masked_fill(~seen, 0)
+        off, largest = (zero.scatter_reduce(0, self._prompt, each, "amax") for each in (apart, scores.abs()))
+        if not (off <= tolerance(self._block.model.backend) * largest.clamp_min(1)).all():
+            raise self._run.inexact(
+                f"scores differ by {off.max():.2g} from those that give the pattern of {self._block.head}"
+            )
+
+    def _rotated(self, q: Float[Tensor, "*head prompt d_head"]) -> Float[Tensor, "*head prompt d_head"]:
+        """q of each query after rotation."""
+        return torch.einsum("nob,...nb->...no", self._block.rotation[self._pos[self._at]], q)
+
+    def _summed(self, k: Float[Tensor, "*head row d_head"]) -> Float[Tensor, "*head prompt d_head"]:
+        """The sum over the keys of each prompt, weighted, after rotation."""
+        weighted = k.new_zeros(*k.shape[:-2], self._n, self._block.length, k.shape[-1])
+        weighted[..., self._prompt, self._pos, :] = self._weights[:, None] * k
+        return torch.einsum("pob,...npb->...npo", self._block.rotation, weighted).sum(-2)
 
     def _vector(self, part: Float[Tensor, "row d_model"]) -> Float[Tensor, "side prompt d_head"]:
-        return self._after_rotation(self._scores.q.linear(part[self._scores.at]), self._scores.k.linear(part))
-
-    def _after_rotation(
-        self, q: Float[Tensor, "*head prompt d_head"], k: Float[Tensor, "*head row d_head"]
-    ) -> Float[Tensor, "*head side prompt d_head"]:
-        return torch.stack([self._scores.rotated(q), self._scores.summed(k, self._weights)], dim=-3)
+        """What a summand of the stream gives."""
+        q, k = self._q.sized(self._q.shared(part[self._at])), self._k.sized(self._k.shared(part))
+        return torch.stack([self._rotated(q), self._summed(k)])
 
     def _of_heads(
         self, z: Float[Tensor, "row head d_head"], W_O: Float[Tensor, "head d_head d_model"], added: FrozenMap
     ) -> Float[Tensor, "head side prompt d_head"]:
         """The vectors of the heads of a layer: all that rows share is multiplied together first."""
-        z, at = added.sized(z.transpose(0, 1)), self._scores.at
-        W_O, q, k = added.shared(W_O), self._scores.q, self._scores.k
-        return self._after_rotation(q.sized(z[:, at] @ q.shared(W_O)), k.sized(z @ k.shared(W_O)))
+        z, W_O = added.sized(z.transpose(0, 1)), added.shared(W_O)
+        q, k = self._q.sized(z[:, self._at] @ self._q.shared(W_O)), self._k.sized(z @ self._k.shared(W_O))
+        return torch.stack([self._rotated(q), self._summed(k)], dim=1)
 
     def _vectors(self) -> dict[str, Tensor]:
-        run, scores = self._run, self._scores
+        run = self._run
         nothing = torch.zeros_like(run.streams[0], dtype=torch.float64)
         each: dict[str, list[Tensor]] = {"heads": [], "mlp": [], "bias": []}
         streams = [self._vector(stream.double()) for stream in run.streams]
@@ -391,7 +403,7 @@ class ScoreParts:
             each["heads"].append(heads)
             each["bias"].append(bias)
             each["mlp"].append(streams[layer + 1] - streams[layer] - heads.sum(0) - bias)
-        constant = self._after_rotation(scores.q(nothing[scores.at]), scores.k(nothing))
+        constant = torch.stack([self._rotated(self._q(nothing[self._at])), self._summed(self._k(nothing))])
         empty = {"heads": (0, run.model.n_heads), "mlp": (0,), "bias": (0,)}
         parts = {
             name: torch.stack(vectors) if vectors else constant.new_zeros(*empty[name], *constant.shape)

@@ -140,9 +140,8 @@ def head_examples(
 ) -> HeadExamples:
     """Show where every head attends, in windows of text from each tenth of its activity.
 
-    The windows in which a head does most are rarely typical of it. So the examples of a head are windows drawn from
-    each tenth of all windows, ordered by its activity, besides the one with the highest and the one with the lowest
-    activity, and windows drawn from all.
+    The examples of a head are windows drawn from each tenth of all windows, ordered by its activity, the one with the
+    highest and the one with the lowest activity, and windows drawn from all.
 
     The activity of a head at a query q is the norm of what it moves there from all tokens but the first, as a share of
     the norm of the residual stream x that it reads:

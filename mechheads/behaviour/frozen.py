@@ -4,11 +4,9 @@ The maps are measured, not read from module names: a module runs on a few probes
 norm is frozen at the statistics of that run. So the same code serves a final norm, a norm after attention, a
 multiplier, and a module that does nothing.
 
-Before softmax, the score of a query for a key is ``scale * q . k``, plus what depends on the two positions alone
-(ALiBi). q and k come from the stream by a norm, W_Q or W_K, in some models a norm of their own, and a rotation. The
-rotation is measured from the keys that attention uses, and the scale and the part of positions from the patterns of a
-block with q and k put in. Whether the scores are those of the model is then seen in the pattern of the run
-(``FrozenScores.off``); it is not for models that norm q and k after the rotation, or clip them.
+The rotation of q and k is measured from the keys that attention uses, and the scale and the part of positions (ALiBi)
+from the patterns of a block with q and k put in. Whether the scores are those of the model is then seen in the pattern
+of the run (``ScoreParts``); it is not for models that norm q and k after the rotation, or clip them.
 """
 
 from __future__ import annotations
@@ -131,27 +129,20 @@ class FrozenRun:
         frozen = cls(model, analysis, prompt, [], {}, {}, {}, {})
         layers = range(model.n_layers if ends_at is None else ends_at)
 
-        def z(value: Tensor, hook: Any, layer: int) -> None:
-            frozen.z[layer] = value[prompt, pos].clone()
+        def note(value: Tensor, hook: Any, into: dict[Any, Tensor], key: object, at: Any = (prompt, pos)) -> None:
+            into[key] = value.expand(len(ids), *value.shape[1:])[at].clone()
 
-        def pattern(value: Tensor, hook: Any, layer: int) -> None:
-            frozen.patterns[layer] = value[prompt, :, pos].clone()
-
-        def v(value: Tensor, hook: Any, layer: int) -> None:
-            frozen.v[layer] = value.clone()
-
-        def embedding(value: Tensor, hook: Any, name: str) -> None:
-            frozen.embedded[name] = value.expand(len(ids), -1, -1)[prompt, pos].clone()
-
+        z = {"into": frozen.z}
+        pattern, v = {"into": frozen.patterns, "at": (prompt, slice(None), pos)}, {"into": frozen.v, "at": ...}
         embeddings = ("hook_embed", _LEARNED) if _LEARNED in model.backend.hook_points else ()
-        hooks: list[Hook] = [(name, partial(embedding, name=name)) for name in embeddings]
+        hooks: list[Hook] = [(name, partial(note, into=frozen.embedded, key=name)) for name in embeddings]
         hooks += [
-            (model.hook_name(site, layer), partial(note, layer=layer))
+            (model.hook_name(site, layer), partial(note, key=layer, **how))
             for layer in layers
-            for site, note in ({"z": z, "pattern": pattern, "v": v} if attention else {"z": z}).items()
+            for site, how in ({"z": z, "pattern": pattern, "v": v} if attention else {"z": z}).items()
         ]
         if ends_at is not None:
-            hooks.append((model.hook_name("pattern", ends_at), partial(pattern, layer=ends_at)))
+            hooks.append((model.hook_name("pattern", ends_at), partial(note, key=ends_at, **pattern)))
 
         def run() -> None:
             stream, blocks = model.backend.embed(ids)
@@ -283,10 +274,6 @@ class FrozenSide:
     def __call__(self, stream: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_head"]:
         return self.own_norm(self.norm(stream) @ self.weight + self.bias)
 
-    def linear(self, part: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_head"]:
-        """What a summand of the stream gives; all of them and the constant, the map of 0, give q or k."""
-        return self.sized(self.shared(part))
-
     def shared(self, part: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_head"]:
         """The part of the map that is the same for all rows: without constants and the sizes of norms."""
         return self.own_norm.shared(self.norm.shared(part) @ self.weight)
@@ -415,69 +402,7 @@ class _Kept:
         return 0
 
 
-@dataclass(frozen=True, eq=False)
-class FrozenScores:
-    """The scores of one head for one query of each prompt of a run, and every row of that run as a key."""
-
-    block: ScoringBlock
-    q: FrozenSide
-    k: FrozenSide
-    prompt: Int[Tensor, " row"]
-    pos: Int[Tensor, " row"]
-    at: Int[Tensor, " prompt"]
-
-    @classmethod
-    def of(
-        cls, run: FrozenRun, block: ScoringBlock, pos: Int[Tensor, " row"], at: Int[Tensor, " prompt"]
-    ) -> FrozenScores:
-        """The scores in a run."""
-        stream, norm = run.streams[block.head.layer], run.before_attention(block.head.layer)
-        q, k = _side(run, block, "q", norm.rows(at), stream[at]), _side(run, block, "k", norm, stream)
-        return cls(block, q, k, run.prompt, pos, at)
-
-    @property
-    def of_queries(self) -> Float[Tensor, "prompt d_head before"]:
-        """The rotation of each query."""
-        return self.block.rotation[self.pos[self.at]]
-
-    def rotated(self, q: Float[Tensor, "*batch prompt d_head"]) -> Float[Tensor, "*batch prompt d_head"]:
-        """q of each query after rotation."""
-        return torch.einsum("nob,...nb->...no", self.of_queries, q)
-
-    def summed(
-        self, k: Float[Tensor, "*batch row d_head"], weights: Float[Tensor, " row"]
-    ) -> Float[Tensor, "*batch prompt d_head"]:
-        """The sum over the keys of each prompt, weighted, after rotation."""
-        weighted = k.new_zeros(*k.shape[:-2], len(self.at), self.block.length, k.shape[-1])
-        weighted[..., self.prompt, self.pos, :] = weights[:, None] * k
-        return torch.einsum("pob,...npb->...npo", self.block.rotation, weighted).sum(-2)
-
-    def met(self, q: Float[Tensor, "prompt d_head"]) -> Float[Tensor, "row d_head"]:
-        """For each key, the direction before rotation that its k is multiplied with to give its score."""
-        return self.block.scale * (q @ self.block.rotation)[self.pos, self.prompt]
-
-    def of_positions(self) -> Float[Tensor, " row"]:
-        """What is added to scores for positions alone, up to what all keys share; -inf where a key is hidden."""
-        return self.block.of_positions[self.pos[self.at][self.prompt], self.pos]
-
-    def off(
-        self, scores: Float[Tensor, " row"], pattern: Float[Tensor, " row"]
-    ) -> tuple[Float[Tensor, " prompt"], Float[Tensor, " prompt"]]:
-        """How far scores are from those of the run's own pattern, up to what all keys share; the largest score."""
-        seen = pattern >= torch.finfo(pattern.dtype).tiny
-        weights, log_p = pattern.double(), pattern.double().log()
-        cap = self.block.cap
-        capped = scores if cap is None else cap * torch.tanh(scores / cap)
-        apart = (capped + self.of_positions() - log_p).masked_fill(~seen, 0)
-        zero = weights.new_zeros(len(self.at))
-        mean = zero.index_add(0, self.prompt, weights * apart) / zero.index_add(0, self.prompt, weights)
-        off = (apart - mean[self.prompt]).abs().masked_fill(~seen, 0)
-        return zero.scatter_reduce(0, self.prompt, off, "amax"), zero.scatter_reduce(
-            0, self.prompt, scores.abs(), "amax"
-        )
-
-
-def _side(
+def frozen_side(
     run: FrozenRun, block: ScoringBlock, which: Which, norm: FrozenMap, stream: Float[Tensor, "row d_model"]
 ) -> FrozenSide:
     """q or k of the block's head, frozen at these rows of the stream before the block, with the norm that they have."""

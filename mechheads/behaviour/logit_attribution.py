@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.behaviour.frozen import FrozenMap, FrozenRun, tolerance
+from mechheads.behaviour.frozen import FrozenRun, tolerance
 from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.job import resolve
 from mechheads.heads import Heads, named_heads
@@ -34,19 +34,15 @@ _NEAR = 1e-3
 def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head", heads: Heads | None = None) -> HeadScores:
     """The part of each head in the logit of the answer, or in its difference from the logit of the wrong answer.
 
-    A logit is a sum. The residual stream at the last token is the embedding plus what every head, MLP and bias has
-    added to it. With the statistics (mean and size) of every norm frozen at the values of this run, the final norm and
-    W_U are linear, so that each summand has its own part in the logit:
+    The residual stream at the last token is the embedding plus what every head, MLP and bias has added to it. With the
+    statistics of every norm frozen at the values of this run, each summand x has its own part in the logit:
 
         part(x) = slope * N(x) . (W_U[answer] - W_U[wrong])
 
-    x is z W_O of a head; a norm or multiplier after attention applies to it first, frozen too. N is the frozen final
-    norm without its bias. slope is 1 unless the model changes its logits: it is the multiplier of the logits, or for a
-    soft cap the difference of the capped logits divided by that of the uncapped ones (without a wrong answer, the
-    capped logit divided by the uncapped one). So all parts sum to what the model gives out.
+    x is z W_O of a head, after a norm or multiplier after attention. N is the final norm without its bias. slope is 1
+    unless the model multiplies or caps its logits. All parts sum to what the model gives out.
 
-    This is the direct effect only. What a head adds may also be read by later heads and MLPs, which is part of *their*
-    summands; ``mh.ablate`` and ``mh.path_patch`` measure that.
+    This is the direct effect only: what later heads and MLPs make of it, ``mh.ablate`` and ``mh.path_patch`` measure.
 
     Args:
         prompts: prompts or, of pairs, the clean side. With ``answer`` and ``wrong``, logit(answer) - logit(wrong) at
@@ -65,18 +61,12 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head", hea
         logit or difference, to which everything sums. After Ctrl-C, of the prompts until then.
 
     Raises:
-        ValueError: if an argument is not valid, before the model runs; or if the parts do not sum to the logit, because
-            the architecture does something else with its heads, blocks or logits.
+        ValueError: if the parts do not sum to the logit, because the architecture does something else with its heads.
 
     Elhage et al. 2021 (A Mathematical Framework for Transformer Circuits); nostalgebraist 2020 (the logit lens); Wang
     et al. 2023 (arXiv 2211.00593), who found the name movers with it.
 
     >>> prompts = mh.Prompts(["The capital of France is"], answer=[" Paris"], wrong=[" Rome"])
-    >>> parts = mh.behaviour.logit_attribution(model, prompts)
-    >>> data = parts.dataset
-    >>> everything = data["score"].sum() + (data["mlp"] + data["bias"]).sum() + data["embedding"] + data["output_bias"]
-    >>> bool(abs(everything - data["total"]) < 1e-3)
-    True
     >>> mh.behaviour.logit_attribution(model, prompts, by="source").dataset["source"].values.tolist()
     ['0 The', '1 capital', '2 of', '3 France', '4 is']
     """
@@ -92,7 +82,11 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head", hea
     interrupts.warn(f"{step * len(chunks)} of {len(tokens)} prompts", "the scores are of these")
     tokens = tokens.rows(slice(step * len(chunks)))
     parts = {name: np.concatenate([each[name] for each in chunks], axis=-1) for name in chunks[0]}
-    values, attributed = parts.pop("heads"), _attributed(tokens)
+    values, answer = (
+        parts.pop("heads"),
+        "the logit of the answer" if tokens.wrong is None else "logit(answer) - logit(wrong)",
+    )
+    attributed = "the logit of the most likely token" if tokens.answer is None else answer
     values[~named] = np.nan
     dims = {"mlp": ("layer", "prompt"), "bias": ("layer", "prompt")}
     return HeadScores.from_values(
@@ -107,12 +101,6 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head", hea
             interrupted=interrupts.interrupted,
         ),
     ).assign(**{name: (dims.get(name, ("prompt",)), array) for name, array in parts.items()})
-
-
-def _attributed(tokens: Tokens) -> str:
-    if tokens.answer is None:
-        return "the logit of the most likely token"
-    return "the logit of the answer" if tokens.wrong is None else "logit(answer) - logit(wrong)"
 
 
 def labels_of_sources(tokens: Tokens) -> Sequence[Label]:
@@ -139,15 +127,23 @@ def attribute(model: Model, tokens: Tokens, by: By, limits: Limits) -> Mapping[s
     final = run.after_blocks()
     end_state = backend.finish(end[:, None])[:, 0]
     backend.proofs.claim_ends("the attributed run of prompt", tokens.ids, tokens.lengths, end_state)
-    answer = top(backend, end_state, limits) if tokens.answer is None else tokens.answer
-    read = _Readout(backend, final, end, answer, tokens.wrong)
-    parts = _of_layers(model, run, final.back(read.direction), tokens)
-    parts["embedding"] = (run.streams[0].double() * final.back(read.direction)).sum(-1)
-    parts["output_bias"] = read.bias
-    parts["total"] = read.own_logits(end_state)
-    summed = sum(each.reshape(-1, len(answer)).nansum(0) for name, each in parts.items() if name != "total")
+    answers = [top(backend, end_state, limits) if tokens.answer is None else tokens.answer]
+    answers += [] if tokens.wrong is None else [tokens.wrong]
+    state, zero = final(end.double()), torch.zeros(len(tokens), dtype=torch.float64, device=end.device)
+    columns = [backend.W_U[:, ids].T.double() for ids in answers]
+    biases = [zero if backend.b_U is None else backend.b_U[ids].double().to(zero) for ids in answers]
+    logits = [(state * column).sum(-1) + bias for column, bias in zip(columns, biases, strict=True)]
+    slope = _slope(backend, logits[0], logits[1] if len(logits) > 1 else zero)
+    direction = slope[:, None] * _difference(columns)  # after the final norm, whose product with a part is its part
+    parts = _of_layers(model, run, final.back(direction), tokens)
+    parts["embedding"] = (run.streams[0].double() * final.back(direction)).sum(-1)
+    parts["output_bias"] = direction @ final.offset + slope * _difference(biases)
+    vocab = torch.cat(answers).unique()
+    own = backend.unembed(end_state, tokens=vocab).double()
+    parts["total"] = _difference([own[row, torch.searchsorted(vocab, ids)] for ids in answers])
+    summed = sum(each.reshape(-1, len(tokens)).nansum(0) for name, each in parts.items() if name != "total")
     off = summed - parts["total"]
-    if not (off.abs() <= tolerance(backend) * read.largest.clamp_min(1)).all():
+    if not (off.abs() <= tolerance(backend) * torch.stack(logits).abs().amax(0).clamp_min(1)).all():
         raise run.inexact(f"the parts differ from the logit by up to {float(off.abs().max()):.2g}")
     return {name: each.cpu().numpy() for name, each in parts.items()}
 
@@ -158,43 +154,17 @@ def top(backend: Backend, state: Float[Tensor, "prompt d_model"], limits: Limits
     return torch.cat([backend.unembed(some).argmax(-1) for some in state.split(at_once)])
 
 
-class _Readout:
-    """The direction after the final norm whose product with a part is its part in the logits; ``bias`` is the rest."""
+def _difference(of_answers: Sequence[Tensor]) -> Tensor:
+    """What the answer has, minus what the wrong one has, if there is one."""
+    return of_answers[0] if len(of_answers) == 1 else of_answers[0] - of_answers[1]
 
-    def __init__(
-        self,
-        backend: Backend,
-        final: FrozenMap,
-        end: Float[Tensor, "prompt d_model"],
-        answer: Int[Tensor, " prompt"],
-        wrong: Int[Tensor, " prompt"] | None,
-    ) -> None:
-        self._backend, self._answers = backend, [answer] if wrong is None else [answer, wrong]
-        state = final(end.double())
-        columns = [backend.W_U[:, ids].T.double() for ids in self._answers]
-        biases = [torch.zeros(()) if backend.b_U is None else backend.b_U[ids].double() for ids in self._answers]
-        biases = [bias.to(state) for bias in biases]
-        logits = [(state * column).sum(-1) + bias for column, bias in zip(columns, biases, strict=True)]
-        self.largest = torch.stack(logits).abs().amax(0)
-        slope = self._slope(logits[0], logits[1] if len(logits) > 1 else torch.zeros_like(logits[0]))
-        self.direction = slope[:, None] * (columns[0] if wrong is None else columns[0] - columns[1])
-        bias = biases[0] if wrong is None else biases[0] - biases[1]
-        self.bias = self.direction @ final.offset + slope * bias
 
-    def _slope(self, high: Float[Tensor, " prompt"], low: Float[Tensor, " prompt"]) -> Float[Tensor, " prompt"]:
-        """How much the transformed logits differ for each unit by which the logits do."""
-        wider = torch.where((high - low).abs() < _NEAR, _NEAR, 0.0)
-        high, low = high + wider, low - wider
-        transformed = self._backend.transform_logits(torch.stack([high, low], dim=-1))
-        return (transformed[:, 0] - transformed[:, 1]) / (high - low)
-
-    def own_logits(self, state: Float[Tensor, "prompt d_model"]) -> Float[Tensor, " prompt"]:
-        """The model's logit of each answer, minus that of the wrong one."""
-        row = torch.arange(len(state), device=state.device)
-        vocab = torch.cat(self._answers).unique()
-        logits = self._backend.unembed(state, tokens=vocab).double()
-        own = [logits[row, torch.searchsorted(vocab, ids)] for ids in self._answers]
-        return own[0] if len(own) == 1 else own[0] - own[1]
+def _slope(backend: Backend, high: Float[Tensor, " prompt"], low: Float[Tensor, " prompt"]) -> Float[Tensor, " prompt"]:
+    """How much the transformed logits differ for each unit by which the logits do."""
+    wider = torch.where((high - low).abs() < _NEAR, _NEAR, 0.0)
+    high, low = high + wider, low - wider
+    transformed = backend.transform_logits(torch.stack([high, low], dim=-1))
+    return (transformed[:, 0] - transformed[:, 1]) / (high - low)
 
 
 def _of_layers(

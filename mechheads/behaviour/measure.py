@@ -1,20 +1,9 @@
 """What every head does on some windows, measured layer by layer while the model runs; only means are stored.
 
-For a query at position q, the keys are
-
-| behaviour | keys k |
-|---|---|
-| ``first`` | 0 |
-| ``self`` | q |
-| ``previous`` | q - 1 |
-| ``duplicate`` | earlier positions with the token of q |
-| ``induction`` | positions after an earlier copy of the token of q |
-| ``delimiter`` | earlier punctuation and line ends |
-
-Only queries that have such a key are counted. For the last four, keys lie between 1 and q - 1 (the *middle*), so that
-neither the first token nor the token itself counts. The null of a behaviour is the same attention with the keys of each
-query permuted: within the middle, or among all keys for ``first`` and ``self``. Its mean over all permutations is the
-attention on these keys times the share of them that the behaviour has.
+``mh.profile_heads`` says which keys each behaviour has. Only queries that have such a key are counted. Except for
+``first`` and ``self``, keys of the query q lie between 1 and q - 1 (the *middle*). The null of a behaviour is the same
+attention with the keys of each query permuted: within the middle, or among all keys for ``first`` and ``self``. Its
+mean over all permutations is the attention on these keys times the share of them that the behaviour has.
 """
 
 from __future__ import annotations

@@ -262,8 +262,7 @@ def profile_heads(
 
     The texts are cut into windows, and the model runs once on each. Only means over windows are stored (over at
     most 256 blocks of windows if there are more), so memory does not grow with the texts. With ``mh.settings(store=)``,
-    the file keeps these means: after an interrupt or a kill, the same call continues, with exactly the same result. All
-    texts are then read before the first is measured (8 bytes for each token), because they are part of the key.
+    the same call continues after an interrupt or a kill; all texts are then read before the first is measured.
 
     For each head, the result holds the share of its attention that goes to
 
@@ -272,10 +271,9 @@ def profile_heads(
     - ``delimiter``: earlier punctuation and line ends;
 
     and, as ``position``, the share of the variance of attention that the distance alone explains. Each has a null: the
-    same attention, with the keys of each query permuted. Each is also measured with attention weighted by the norm of
-    what it moves, A v W_O (Kobayashi et al. 2020). Besides, for each head: the entropy and the distance of its
-    attention, the norm of its output relative to the residual stream, and ``copying``, how often the head raises the
-    logit of the token it attends to most above that of another token of the window (0.5 by chance).
+    same attention, with the keys of each query permuted. ``HeadProfile`` names what else is measured. ``copying`` is
+    how often the head raises the logit of the token it attends to most above that of another token of the window (0.5
+    by chance).
 
     Args:
         texts: a file (texts with an empty line between them), or a list of texts or of token ids; by
@@ -288,9 +286,6 @@ def profile_heads(
         Shares [layer, head, behaviour] with intervals over windows, and q values of the excess over the null. After
         Ctrl-C, of the windows until then.
 
-    Raises:
-        RuntimeError: if some windows end every worker that tries them; with a store, the same call goes on.
-
     Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; Olsson et al. 2022, "In-context Learning
     and Induction Heads" (arXiv 2209.11895); Kobayashi et al. 2020 (arXiv 2004.10102).
 
@@ -298,10 +293,8 @@ def profile_heads(
     >>> [str(head) for head in profile.select(behaviour="previous").heads(1)]
     ['L16H0']
     """
-    window, (named, names) = (
-        check_window(model, window, USUAL_WINDOW),
-        named_heads(heads, model.n_layers, model.n_heads),
-    )
+    window = check_window(model, window, USUAL_WINDOW)
+    named, names = named_heads(heads, model.n_layers, model.n_heads)
     layers = np.flatnonzero(named.any(1)).tolist()
     check_progress()
     keep_freed_memory()

@@ -93,8 +93,6 @@ class AttentionProgram:
 
     Hayes, Li & Andreas 2026 (arXiv 2606.19317).
 
-    >>> mh.behaviour.AttentionProgram("previous").weights(["The", " capital", " of"]).tolist()
-    [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
     >>> program = mh.behaviour.AttentionProgram("previous")
     >>> effect = mh.ablate(model, ["The capital of France is"], intervention=program, heads="L16H0")
     >>> bool(effect["L16H0"]["score"] >= 0)
@@ -189,8 +187,7 @@ def test_program(
     are tested one at a time, and then all together.
 
     Args:
-        texts: as in ``mh.profile_heads``, but not those by which the programs were written. ``None`` takes the first
-            window of each text of the package.
+        texts: as in ``mh.profile_heads``; ``None`` takes the first window of each text of the package.
         programs: for each head a program, a function or a name as in ``AttentionProgram``.
         window: the length of a window in tokens; by default 128, or the model's context if that is shorter.
         n_tokens: how many tokens to read; ``None`` for all.

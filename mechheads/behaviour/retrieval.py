@@ -57,8 +57,7 @@ def retrieval_heads(
         sum of phi over the place - (tokens in the place / other tokens) * sum of phi over the other tokens
 
     It is the mean over the steps at which the model itself finds y_t most likely, after the prompt and the tokens of
-    the answer before. Unlike a score of literal copying, it does not ask that y_t is the token attended to: a head may
-    write what the place means.
+    the answer before.
 
     Args:
         prompts: with a named position for the place: a piece of text that occurs once, or a span of characters.
@@ -71,8 +70,7 @@ def retrieval_heads(
         The scores in logits [layer, head, prompt], NaN for prompts that the model answers rightly at no step;
         ``dataset["steps"]`` [prompt] is the number of steps that count.
 
-    Gema, Alex & Minervini 2026 (arXiv 2607.01002), LOCOS. Ablate the first heads on ``needle_prompts`` to see whether
-    they matter to what is retrieved, and not to what is known or computed.
+    Gema, Alex & Minervini 2026 (arXiv 2607.01002), LOCOS.
 
     >>> scores = mh.behaviour.retrieval_heads(model, mh.behaviour.needle_prompts()["retrieved"])
     >>> bool(scores.top(1)["ci_low"].iloc[0] > 0)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mechheads.data import folder
 from mechheads.engine.dispatch import each_by_workers, setup_of_each
-from mechheads.io.text import read_text
+from mechheads.io.text import read_text, shown
 from mechheads.limits import DEFAULT_BUDGET, current
 from mechheads.messages.arguments import Positive, Within, check_at_least, checked
 from mechheads.messages.notices import stop_if, until_interrupted
@@ -25,7 +25,7 @@ from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.chats import is_chat
 from mechheads.prompts.encoding import begin_tokens, text_ids
-from mechheads.prompts.tokens import Unpadded, check_padding, read_prompts, shorten
+from mechheads.prompts.tokens import Unpadded, check_padding, read_prompts
 from mechheads.runs.head_cache import token_bytes
 from mechheads.scale.ray_cluster import pool_of
 
@@ -110,59 +110,34 @@ def read_windows(
     """Compute something for batches of windows until Ctrl-C; how many windows and tokens that were, for a provenance.
     ``done`` are those of an earlier call."""
     windows, tokens = done
-
-    def count(batch: Windows, value: T) -> None:
-        nonlocal windows, tokens
-        see(batch, value)
-        windows, tokens = windows + len(batch.ids), tokens + batch.ids.numel()
-        bar.update(batch.ids.numel())
-
     with until_interrupted() as interrupts, bar:
-        stop_if(_each_batch(model, batches, compute, count))
+        for batch, value in _each_batch(model, batches, compute):
+            see(batch, value)
+            windows, tokens = windows + len(batch.ids), tokens + batch.ids.numel()
+            bar.update(batch.ids.numel())
     interrupts.stop_unless(windows > 1)
     interrupts.warn(f"{tokens} tokens", "the result is of these")
     return {"n_windows": windows, "n_tokens": tokens, "interrupted": interrupts.interrupted}
 
 
 def _each_batch(
-    model: Model,
-    batches: Iterator[Windows],
-    compute: Callable[[Model, Int[Tensor, "window pos"]], T],
-    see: Callable[[Windows, T], object],
-) -> bool:
-    """Compute something for batches of windows, here or by workers; whether Ctrl-C stopped workers."""
-    limits = current().limits
-    if limits.workers is None:
-        for windows in batches:
-            see(windows, compute(model, windows.ids))
-        return False
+    model: Model, batches: Iterator[Windows], compute: Callable[[Model, Int[Tensor, "window pos"]], T]
+) -> Iterator[tuple[Windows, T]]:
+    """Batches of windows with what is computed for them, here or, some at a time, by workers."""
+    if (workers := current().limits.workers) is None:
+        yield from ((windows, compute(model, windows.ids)) for windows in batches)
+        return
     setup = setup_of_each(model, partial(_of_batch, compute))
-    while some := list(islice(batches, _BATCHES_A_WORKER * pool_of(limits.workers).replicas)):
+    while some := list(islice(batches, _BATCHES_A_WORKER * pool_of(workers).replicas)):
+        values = dict[int, T]()
         units = [replace(windows, ids=windows.ids.cpu()) for windows in some]
-        if each_by_workers(limits.workers, setup, units, _in_order(partial(_see_one, some, see))):
-            return True
-    return False
+        stopped = each_by_workers(workers, setup, units, values.__setitem__)
+        yield from ((windows, values[i]) for i, windows in enumerate(some) if values.keys() >= {*range(i + 1)})
+        stop_if(stopped)
 
 
 def _of_batch(compute: Callable[[Model, Tensor], T], model: Model, windows: Windows) -> T:
     return compute(model, windows.ids.to(model.device))
-
-
-def _in_order(take: Callable[[int, Any], object]) -> Callable[[int, Any], None]:
-    """Takes values by their index, in whatever order they come."""
-    ready, taken = dict[int, Any](), [0]
-
-    def take_later(index: int, value: Any) -> None:
-        ready[index] = value
-        while taken[0] in ready:
-            take(taken[0], ready.pop(taken[0]))
-            taken[0] += 1
-
-    return take_later
-
-
-def _see_one(windows: list[Windows], see: Callable[[Windows, T], object], index: int, value: T) -> None:
-    see(windows[index], value)
 
 
 @checked
@@ -186,8 +161,6 @@ def repeated_tokens(
     Olsson et al. 2022 (arXiv 2209.11895).
 
     >>> rows = mh.behaviour.repeated_tokens(model, n=4, length=32)
-    >>> rows[0][:32] == rows[0][32:]
-    True
     >>> profile = mh.profile_heads(model, rows, window=64)
     >>> "L18H6" in [str(head) for head in profile.select(behaviour="induction").heads(4)]
     True
@@ -244,7 +217,7 @@ def texts_or_ids(texts: Sequence[str | Sequence[int]]) -> list[str | Sequence[in
     prompts = read_prompts(texts, "texts")
     for number, text in enumerate(prompts):
         if is_chat(text):
-            raise ValueError(f"texts[{number}] is {shorten(text)}; give a text or a list of token ids")
+            raise ValueError(f"texts[{number}] is {shown(text)}; give a text or a list of token ids")
     return prompts
 
 
