@@ -28,7 +28,7 @@ from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
 from mechheads.model.parts import moved
 from mechheads.model.proof import versions_now
-from mechheads.prompts.chats import as_here, note
+from mechheads.prompts.chats import as_here, note, noting
 from mechheads.prompts.prompts import PromptPairs, Prompts
 from mechheads.prompts.tokens import PromptLike, Tokens, Unpadded
 from mechheads.runs.head_cache import HeadCache, cache_sizes, tokens_in_run
@@ -122,7 +122,7 @@ class CachedRuns:
     def __init__(self, model: Model, prompts: Prompts | PromptPairs) -> None:
         self.model, self.prompts, self.reading = model, prompts, as_here()
         self._notes: dict[str, str] = {}
-        with as_here(self._notes):
+        with noting(self._notes):
             tokens = prompts.tokens(model)
         sides = tokens if isinstance(tokens, tuple) else (tokens,)
         self.tokens: dict[str, Tokens] = dict(zip(("clean", "corrupted"), sides, strict=False))

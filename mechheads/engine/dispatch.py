@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mechheads.ledger.key import is_witness, witness
-from mechheads.limits import Workers
+from mechheads.limits import Workers, settings
 from mechheads.messages.notices import first_ctrl_c_waits, warn
 from mechheads.model.changes import arithmetic
 from mechheads.model.model import Model, source_of
@@ -116,7 +116,7 @@ class _OnSameModel:
     numbers: list[float]
     device: str
     recipe: Callable[[Model], Ready]
-    reading: as_here
+    reading: settings
 
     def __call__(self, model: Model) -> Ready:
         """What the recipe makes of a worker's model, which must be the same, on the same kind of device."""
@@ -134,7 +134,7 @@ class _OnSameModel:
         return self.reading(self.reading(self.recipe)(model))
 
 
-def setup_of(model: Model, recipe: Callable[[Model], Ready], reading: as_here | None = None) -> Setup:
+def setup_of(model: Model, recipe: Callable[[Model], Ready], reading: settings | None = None) -> Setup:
     """What workers need for work on a model; they read chats as ``reading`` says, by default as here."""
     source = source_of(model)
     sent = _OnSameModel(witness(model), arithmetic(model.device), recipe, reading or as_here())

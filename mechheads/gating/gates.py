@@ -31,6 +31,7 @@ from mechheads.generation.generate import changes_of
 from mechheads.heads import HeadId, HeadLike, named_heads
 from mechheads.interventions.basic import Intervention, InterventionLike, Zero
 from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks, region
+from mechheads.io.text import shown
 from mechheads.limits import current
 from mechheads.messages.notices import warn
 from mechheads.model.analysis import analysis
@@ -40,7 +41,7 @@ from mechheads.model.parts import Noted, mask_of, until_stopped
 from mechheads.model.proof import Claim, shortest_and_longest
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts
-from mechheads.prompts.tokens import Unpadded, shorten
+from mechheads.prompts.tokens import Unpadded
 from mechheads.runs.head_cache import KEY_SITES, token_bytes
 
 _OF_GATES = -1
@@ -105,7 +106,7 @@ def warn_of_missing_spaces(task: Task, log_probs: Callable[[Task], Float[np.ndar
         warn(
             f"targets: with a leading space, {int(much.sum())} of {len(at)} are much more likely, such as "
             f"{spaced.targets[i]!r} ({better[i]:.2g} nats) than {some.targets[i]!r} ({given[i]:.2g} nats) after "
-            f"{shorten(some.prompts[i])}. Write targets exactly as they continue the prompt",
+            f"{shown(some.prompts[i])}. Write targets exactly as they continue the prompt",
             AnswerWarning,
         )
 

@@ -15,13 +15,13 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from mechheads.io.text import check_unicode, entries, labels
+from mechheads.io.text import check_unicode, entries, labels, shown
 from mechheads.messages.arguments import check_arguments, check_at_least
 from mechheads.messages.notices import Wrapped
 from mechheads.model.model import Model
 from mechheads.prompts.chats import is_chat
 from mechheads.prompts.encoding import token_strings
-from mechheads.prompts.tokens import Unpadded, check_padding, encode, read_prompts, shorten
+from mechheads.prompts.tokens import Unpadded, check_padding, encode, read_prompts
 
 TextOrIds = str | Sequence[int]
 _SHOWN = 160
@@ -71,14 +71,14 @@ class Task(Wrapped):
     def __repr__(self) -> str:
         n = len(self)
         clusters = "" if self.cluster is None else f" in {len(set(self.cluster))} clusters"
-        first = f"{shorten(self.prompts[0])} -> {shorten(self.targets[0])}"
+        first = f"{shown(self.prompts[0])} -> {shown(self.targets[0])}"
         source = f"\n  {textwrap.shorten(self.source, _SHOWN, placeholder='...')}" if self.source else ""
         return f"<Task {self.name!r}: {n} item{'s' * (n != 1)}{clusters}\n  {first}{', ...' * (n > 1)}{source}>"
 
     def items(self, which: Sequence[int]) -> Task:
         """A task with some of the items, in the order given."""
         if not len(entries(which, "which", "indices")) or any(i not in range(len(self)) for i in which):
-            raise ValueError(f"which is {shorten(which)}; give indices of items, from 0 to {len(self) - 1}")
+            raise ValueError(f"which is {shown(which)}; give indices of items, from 0 to {len(self) - 1}")
         cluster = None if self.cluster is None else [self.cluster[i] for i in which]
         return replace(
             self, prompts=[self.prompts[i] for i in which], targets=[self.targets[i] for i in which], cluster=cluster
@@ -218,7 +218,7 @@ class TaskTokens(Wrapped):
 def _checked(item: Any, where: str) -> str | tuple[int, ...]:
     """A text or a tuple of ids, checked not to be empty."""
     if is_chat(item):
-        raise ValueError(f"{where} is {shorten(item)}; each must be a text or a list of token ids")
+        raise ValueError(f"{where} is {shown(item)}; each must be a text or a list of token ids")
     found: Any = check_unicode(item, where) if isinstance(item, str) else item
     if not isinstance(item, (str, Unpadded)):
         found = tuple(item)

@@ -18,7 +18,7 @@ from mechheads.limits import Budget, Workers, current, settings
 from mechheads.messages.arguments import bound, check_arguments
 from mechheads.model.backend import Backend
 from mechheads.model.core import alone
-from mechheads.prompts.chats import as_here
+from mechheads.prompts.chats import as_here, noting
 from mechheads.results.provenance import call_now, in_call, plain_value
 
 P = ParamSpec("P")
@@ -68,7 +68,7 @@ def analysis(function: Callable[P, R]) -> Analysis[P, R]:
         how = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
         check_arguments(function, arguments)
         model = next(iter(arguments.values()), None)
-        with settings(**how):
+        with settings(**how), as_here():
             backend = getattr(model, "backend", None)
             given = signature.bind(*args, **kwargs)
             bound_as_given = dict(given.arguments)
@@ -77,7 +77,7 @@ def analysis(function: Callable[P, R]) -> Analysis[P, R]:
             outer = call_now()
             text = outer or called(call, signature, bound_as_given | seed)
             options = _options(signature, given.arguments) | ({"call": text} if text else {})
-            run = as_here(options)(partial(in_call, options, partial(function, *args, **kwargs)))
+            run = noting(options)(partial(in_call, options, partial(function, *args, **kwargs)))
             try:
                 return alone(backend, run) if isinstance(backend, Backend) else run()
             except WrongHead as error:

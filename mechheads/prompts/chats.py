@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from contextlib import ContextDecorator
-from contextvars import ContextVar, Token
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from mechheads.io.text import check_unicode, shown
@@ -29,8 +28,6 @@ _ASSISTANT = ("assistant", "model")
 _EXAMPLE = '[{"role": "user", "content": "..."}]'
 _SHARED = {"from", "value"}
 """The keys of a message in the form of ShareGPT."""
-_TAKES_PARTS = re.compile(r"""(['"])text\1|\.text\b""")
-"""What a template has that reads parts of contents; those of models that also see pictures may read nothing else."""
 _MARK = "\uf8ff"
 """A letter for private use, which no template writes."""
 
@@ -98,29 +95,23 @@ def _message(message: Any, what: str) -> dict[str, str]:
             f"{what} has {more[0]!r} beside its role and content, which is not read; leave it out, or write it into "
             "the content"
         )
-    return {"role": role, "content": _content(message["content"], what)}
-
-
-def _content(content: Any, what: str) -> str:
-    if isinstance(content, str):
-        return check_unicode(content, what)
-    if hasattr(content, "tolist"):
-        content = content.tolist()
-    form = 'a text, or a list of parts {"type": "text", "text": ...}'
-    if not isinstance(content, (list, tuple)) or not content:
+    content = message["content"]
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if not isinstance(parts, (list, tuple)) or not parts or not all(map(_is_text, parts)):
+        form = 'a text, or a list of parts {"type": "text", "text": ...}'
         raise ValueError(f"{what} has the content {shown(content)}; it must be {form}")
-    texts = []
-    for index, part in enumerate(content):
-        given = {key: value for key, value in part.items() if value is not None} if isinstance(part, Mapping) else {}
-        if given.keys() != {"type", "text"} or given["type"] != "text" or not isinstance(given["text"], str):
-            raise ValueError(f"{what}: part {index} of its content is {shown(part)}; the content must be {form}")
-        texts.append(given["text"])
-    return check_unicode("".join(texts), what)
+    return {"role": role, "content": check_unicode("".join(part["text"] for part in parts), what)}
+
+
+def _is_text(part: Any) -> bool:
+    """Whether a part of a content is a text."""
+    given = {key: value for key, value in part.items() if value is not None} if isinstance(part, Mapping) else {}
+    return given.keys() == {"type", "text"} and given["type"] == "text" and isinstance(given["text"], str)
 
 
 def _written(messages: Sequence[Mapping[str, str]], tokenizer: Any, what: str) -> str:
-    """The text of a chat. Some templates take contents as a text, others as a list of parts."""
-    template = template_of(tokenizer)
+    """The text of a chat."""
+    template, last = template_of(tokenizer), messages[-1]["content"]
     for index, message in enumerate(messages):
         role = message["role"]
         if role not in _ROLES and not re.search(rf"""(['"]){re.escape(role)}\1""", template):
@@ -128,50 +119,29 @@ def _written(messages: Sequence[Mapping[str, str]], tokenizer: Any, what: str) -
                 f"{what}: message {index} has the role {role!r}, which the model's chat template does not name; use "
                 f"{', '.join(map(repr, _ROLES))}"
             )
-    if continues(messages) and not messages[-1]["content"]:
+    if continues(messages) and not last:
         raise ValueError(f"{what}: its last message, the assistant's, is empty; leave it out, and an answer is opened")
-    first: ValueError | None = None
-    for shape in (str, list) if _TAKES_PARTS.search(template) else (str,):
-        try:
-            text = _apply(tokenizer, messages, shape)
-            index = _left_out(messages, text, template, tokenizer, shape)
-            if shape is list and "'type': 'text'" in text:
-                index = 0  # the parts were written as Python writes a list
-            if index is not None:
-                raise ValueError(
-                    f"{what}: the model's chat template leaves out or changes message {index}, of the role "
-                    f"{messages[index]['role']!r}; leave out what it does not write, or give the prompt as a string"
-                )
-            _check_end(messages, text, what)
-        except ValueError as error:
-            first = first or error
-        else:
-            return text
-    raise first or ValueError(f"{what} cannot be written")
-
-
-def _check_end(messages: Sequence[Mapping[str, str]], text: str, what: str) -> None:
-    content = messages[-1]["content"]
-    if continues(messages) and not text.endswith(content):
+    text = _apply(tokenizer, messages)
+    if (index := _left_out(messages, text, template, tokenizer)) is not None:
         raise ValueError(
-            f"{what}: its last message, the assistant's, ends with {content[-20:]!r}, but the model's chat template "
+            f"{what}: the model's chat template leaves out or changes message {index}, of the role "
+            f"{messages[index]['role']!r}; leave out what it does not write, or give the prompt as a string"
+        )
+    if continues(messages) and not text.endswith(last):
+        raise ValueError(
+            f"{what}: its last message, the assistant's, ends with {last[-20:]!r}, but the model's chat template "
             f"writes {text[-20:]!r}; leave out what it does not write, such as spaces at the beginning and the end, or "
             "give the prompt as a string"
         )
+    return text
 
 
-def _apply(tokenizer: Any, messages: Sequence[Mapping[str, str]], shape: type) -> str:
-    given = [
-        {"role": one["role"], "content": one["content"] if shape is str else [{"type": "text", "text": one["content"]}]}
-        for one in messages
-    ]
-    goes_on = {"continue_final_message": True} if continues(messages) else {"add_generation_prompt": True}
-    return apply_template(tokenizer, given, **goes_on)
+def _apply(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> str:
+    goes_on = "continue_final_message" if continues(messages) else "add_generation_prompt"
+    return apply_template(tokenizer, list(messages), **{goes_on: True})
 
 
-def _left_out(
-    messages: Sequence[Mapping[str, str]], text: str, template: str, tokenizer: Any, shape: type
-) -> int | None:
+def _left_out(messages: Sequence[Mapping[str, str]], text: str, template: str, tokenizer: Any) -> int | None:
     """The first message that the template did not write, but for spaces around it; None if all are there."""
     contents = [message["content"].strip() for message in messages]
     for index, content in enumerate(contents):
@@ -181,11 +151,10 @@ def _left_out(
     if not any(content and content in anyway for content in contents):
         return None
     # a short content may be there because the template writes it anyway: write the chat again, with marks
-    marked = [
-        {**message, "content": f"{message['content']}{_MARK}{index}{_MARK}"} for index, message in enumerate(messages)
-    ]
-    again = _apply(tokenizer, marked, shape)
-    return next((index for index in range(len(messages)) if f"{_MARK}{index}{_MARK}" not in again), None)
+    marks = [f"{_MARK}{index}{_MARK}" for index in range(len(messages))]
+    marked = [{**message, "content": message["content"] + mark} for message, mark in zip(messages, marks, strict=True)]
+    again = _apply(tokenizer, marked)
+    return next((index for index, mark in enumerate(marks) if mark not in again), None)
 
 
 def control_tokens_in(text: str, tokenizer: Any, template: str = "") -> list[str]:
@@ -209,53 +178,29 @@ _NOW = re.compile(r"""\bstrftime_now\(\s*(['"])([^'"]*)\1\s*\)""")
 """Where a template writes the date of today."""
 _OURS = ("messages", "add_generation_prompt", "continue_final_message")
 """What every chat decides by itself."""
+_NOTED: ContextVar[tuple[MutableMapping[str, Any], ...]] = ContextVar("noted", default=())
 
 
-@dataclass(frozen=True)
-class _Call:
-    """The day on which a call began, and where it notes how chats were read."""
-
-    day: datetime.date
-    notes: tuple[MutableMapping[str, Any], ...] = ()
-
-
-_CALL: ContextVar[_Call | None] = ContextVar("chats", default=None)
-
-
-class as_here(ContextDecorator):
-    """Read chats inside as they are read here, on the same day, also in a process that gets this object."""
-
-    def __init__(self, notes: MutableMapping[str, Any] | None = None) -> None:
-        now, call = current(), _CALL.get()
-        self._given = {name: getattr(now, name) for name in ("date", "template_options")}
-        day = datetime.date.today() if call is None else call.day
-        self._call = _Call(day, () if notes is None else (*(call.notes if call else ()), notes))
-        self._before: list[tuple[settings, Token[_Call | None]]] = []
-
-    def __enter__(self) -> None:
-        given = settings(**self._given)
-        given.__enter__()
-        self._before.append((given, _CALL.set(self._call)))
-
-    def __exit__(self, *exc: object) -> None:
-        given, token = self._before.pop()
-        _CALL.reset(token)
-        given.__exit__(*exc)
+@contextmanager
+def noting(notes: MutableMapping[str, Any]) -> Iterator[None]:
+    """Note inside how chats are read, for the provenance of results."""
+    token = _NOTED.set((*_NOTED.get(), notes))
+    try:
+        yield
+    finally:
+        _NOTED.reset(token)
 
 
 def note(name: str, value: Any) -> None:
-    """Note how chats are read, for the provenance of the results of this call."""
-    call = _CALL.get()
-    for notes in call.notes if call else ():
+    """Note how chats are read."""
+    for notes in _NOTED.get():
         notes[name] = value
 
 
-def known_date() -> datetime.date:
-    """The date that a template gets: that of the settings, or the day on which the analysis began, or today."""
-    if (given := current().date) is not None:
-        return datetime.date.fromisoformat(given)
-    call = _CALL.get()
-    return datetime.date.today() if call is None else call.day
+def as_here() -> settings:
+    """Settings by which chats are read as they are here, on the same day, also in a process that gets them."""
+    now = current()
+    return settings(date=now.date or datetime.date.today(), template_options=now.template_options)
 
 
 def template_of(tokenizer: Any) -> str:
@@ -273,10 +218,10 @@ def template_of(tokenizer: Any) -> str:
     return template["default"]
 
 
-def apply_template(tokenizer: Any, messages: list[dict[str, Any]], **options: Any) -> str:
+def apply_template(tokenizer: Any, messages: list[Any], **options: Any) -> str:
     """What ``tokenizer.apply_chat_template`` gives, with the date and the options of the settings."""
     template = template_of(tokenizer)
-    given = _options(template) | _dated(template) | options
+    given = _options(template) | {"chat_template": _dated(template)} | options
     try:
         return tokenizer.apply_chat_template(messages, tokenize=False, **given)
     except Exception as error:  # a template is a program that comes with the model
@@ -295,16 +240,16 @@ def _options(template: str) -> dict[str, Any]:
     return options
 
 
-def _dated(template: str) -> dict[str, str]:
-    """A template that asks for the date, with the date in it."""
+def _dated(template: str) -> str:
+    """A template with the date in it, if it asks for it."""
     if "strftime_now" not in template:
-        return {}
-    note("date", known_date().isoformat())
-    midnight = datetime.datetime.combine(known_date(), datetime.time())
+        return template
+    midnight = datetime.datetime.fromisoformat(current().date or datetime.date.today().isoformat())
+    note("date", midnight.date().isoformat())
     dated = _NOW.sub(lambda call: repr(midnight.strftime(call[2])), template)
-    if "strftime_now(" in dated and current().date is not None:
+    if "strftime_now(" in dated:
         raise ValueError(
             "date: this model's chat template makes up the form of the date that it reads from the clock, so it cannot "
-            "be given another; leave date out of mh.settings, or write the date into model.tokenizer.chat_template"
+            "be given another; write the date into model.tokenizer.chat_template"
         )
-    return {"chat_template": dated}
+    return dated

@@ -9,8 +9,6 @@ tokenised alone.
 
 from __future__ import annotations
 
-import codecs
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,44 +72,20 @@ def single_token(text: str, tokenizer: Any) -> int | None:
 
 
 def token_strings(ids: Sequence[int], tokenizer: Any) -> list[str]:
-    """The text of each token id in the middle of a text; bytes that are no character as ``"<0xE2>"``."""
+    """The text of each token id in the middle of a text; bytes that are no character as ``"\\xe2"`` or ``"<0xE2>"``."""
     if tokenizer is None:
         return [str(token) for token in ids]
     before = text_ids(_CONTEXTS[0], tokenizer, special=False)[0]
     start = tokenizer.decode(before)
     texts = [tokenizer.decode([*before, token]).removeprefix(start) for token in ids]
-    return [
-        (_with_bytes(token, tokenizer) if _REPLACED in text else None) or text
-        for token, text in zip(ids, texts, strict=True)
-    ]
+    shown = zip(ids, texts, strict=True)
+    return [_with_bytes(text, token, tokenizer) if "\ufffd" in text else text for token, text in shown]
 
 
-_REPLACED = "\ufffd"
-"""What stands in a decoded text for bytes that are no character."""
-_ONE_BYTE = re.compile("<0x([0-9A-F]{2})>")
-"""The name of a byte in the vocabularies of sentencepiece."""
-_PLAIN_BYTES = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_OTHER_BYTES = [byte for byte in range(0x100) if byte not in _PLAIN_BYTES]
-_BYTE_OF = {chr(byte): byte for byte in _PLAIN_BYTES} | {chr(0x100 + i): byte for i, byte in enumerate(_OTHER_BYTES)}
-"""The byte of each letter in byte-level vocabularies, as GPT-2's: those that can be printed stand for themselves."""
+def _with_bytes(text: str, token: int, tokenizer: Any) -> str:
+    """The text of a part of a character, by its name in the vocabulary: a letter for each byte, or ``<0xE2>``."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-
-def _with_bytes(token: int, tokenizer: Any) -> str | None:
-    """The text of a token in which bytes that are no character are named; None if its bytes are not known."""
-    name = tokenizer.convert_ids_to_tokens(token)
-    if isinstance(name, str):
-        one = _ONE_BYTE.fullmatch(name)
-        if not one and not _BYTE_OF.keys() >= set(name):
-            return None
-        name = bytes.fromhex(one[1]) if one else bytes(_BYTE_OF[letter] for letter in name)
-    return name.decode("utf-8", "mechheads.named") if isinstance(name, bytes) else None
-
-
-def _named(error: UnicodeError) -> tuple[str, int]:
-    """Name the bytes that are no character."""
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    return "".join(f"<0x{byte:02X}>" for byte in error.object[error.start : error.end]), error.end
-
-
-codecs.register_error("mechheads.named", _named)
+    name, bytes_of = tokenizer.convert_ids_to_tokens(token), {letter: i for i, letter in bytes_to_unicode().items()}
+    known = isinstance(name, str) and bytes_of.keys() >= set(name)
+    return bytes(map(bytes_of.__getitem__, name)).decode("utf-8", "backslashreplace") if known else text

@@ -13,7 +13,7 @@ from string import Formatter
 from typing import Any, Literal
 
 from mechheads.io.rows import Table
-from mechheads.io.text import described, entries, labels
+from mechheads.io.text import described, entries, labels, shown
 from mechheads.messages.arguments import check_arguments, checked
 from mechheads.messages.notices import Wrapped, warn
 from mechheads.prompts.chats import is_chat
@@ -27,11 +27,10 @@ from mechheads.prompts.tokens import (
     answer_ids,
     check_padding,
     encode,
-    locate,
     read_answers,
     read_prompts,
     read_texts,
-    shorten,
+    tokens_at,
 )
 
 Side = Literal["clean", "corrupted"]
@@ -115,9 +114,7 @@ class Prompts(Wrapped):
             row[: len(row_ids)] = torch.tensor(row_ids)
         positions = {"last": lengths - 1}
         for name, column in self.positions.items():
-            found = [
-                locate(where, name, index, *row) for index, (where, row) in enumerate(zip(column, rows, strict=True))
-            ]
+            found = [tokens_at(column[index], name, index, *row)[-1] for index, row in enumerate(rows)]
             positions[name] = torch.tensor(found)
         return Tokens(
             ids=ids,
@@ -146,9 +143,6 @@ class PromptPairs(Wrapped):
     Raises:
         ValueError: if the lists differ in length. Tokenising raises a ValueError that names the first pair
             that does not align and shows both rows of tokens.
-
-    Warns:
-        UserWarning: if pairs with different labels share a prompt; or, without labels, if all pairs are one cluster.
 
     >>> pairs = mh.PromptPairs(
     ...     clean=["The capital of France is"], corrupted=["The capital of Italy is"],
@@ -179,7 +173,7 @@ class PromptPairs(Wrapped):
         elif (shared := _shared_between(self.cluster, self.clean, self.corrupted)) is not None:
             one, other, prompt = shared
             warn(
-                f"pairs {one} and {other} share the prompt {shorten(prompt)}, but have the labels "
+                f"pairs {one} and {other} share the prompt {shown(prompt)}, but have the labels "
                 f"{self.cluster[one]!r} and {self.cluster[other]!r}, and clusters count as independent: intervals may "
                 "be too narrow, and p too small. Give pairs that share a prompt the same label, or leave cluster out"
             )
@@ -291,21 +285,17 @@ class PromptPairs(Wrapped):
         fields: Mapping[str, Sequence[tuple[str, str]]],
         *,
         answer: Sequence[tuple[str, str]],
-        cluster: Literal["row", "template"] = "row",
     ) -> PromptPairs:
         """Fill templates with rows of (clean, corrupted) fields; every field becomes a named position.
+
+        All prompts made from one row form a cluster. Rows that share a prompt, such as (France, Italy) and (Italy,
+        France), are one.
 
         Args:
             templates: one or several, such as ``"The capital of {subject} is"``. Braces that are text are doubled, as
                 in ``str.format``: ``"\\\\frac{{1}}{{2}} of {subject}"``.
             fields: for each name in braces, its (clean, corrupted) texts, one pair per row.
             answer: the (clean, corrupted) next tokens, one pair per row.
-            cluster: ``"row"`` if all prompts made from one row form a cluster, ``"template"`` if all prompts made
-                from one template do. Clusters that share a prompt, such as (France, Italy) and (Italy, France), are
-                one.
-
-        Warns:
-            UserWarning: if all pairs share prompts, so that they are one cluster.
 
         >>> pairs = mh.PromptPairs.from_templates(
         ...     "The capital of {subject} is", {"subject": [("France", "Italy"), ("Spain", "Japan")]},
@@ -335,7 +325,7 @@ class PromptPairs(Wrapped):
                     filled[side].append(text)
                     for name in fields:
                         spans[name][side].append(where[name])
-        labels = [f"row {row}" if cluster == "row" else template for template in templates for row in range(n_rows)]
+        labels = [f"row {row}" for _ in templates for row in range(n_rows)]
         return cls(
             clean=filled[0],
             corrupted=filled[1],
@@ -443,7 +433,7 @@ def _summary(name: str, n: int, of: str, positions: Mapping[str, Any], cluster: 
 def _example(items: Sequence[PromptLike], answers: Sequence[str | int] | None) -> str:
     """The first prompt, with its answer."""
     answer = "" if answers is None else f" -> {answers[0]!r}"
-    return f"{shorten(items[0])}{answer}{', ...' if len(items) > 1 else ''}"
+    return f"{shown(items[0])}{answer}{', ...' if len(items) > 1 else ''}"
 
 
 def _parts(template: str, fields: Mapping[str, Any]) -> list[tuple[str, str | None]]:

@@ -218,12 +218,6 @@ class Tokens(Wrapped):
         return digest.hexdigest()[:16]
 
 
-def shorten(thing: object, most: int = 60) -> str:
-    """The ``repr`` of an object; if it is long, its middle is replaced by dots."""
-    text = repr(thing)
-    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 + 5 :]}"
-
-
 def encode(item: PromptLike, index: int, model: Reader) -> tuple[list[int], str | None, Any]:
     """The ids of one prompt, its text (None for token ids), and the character span of each token."""
     what, text, offsets = f"prompt {index}", None, None
@@ -269,40 +263,28 @@ def check_padding(
     rows: Mapping[int, Sequence[int]], tokenizer: Any, name: str = "prompt", *, warns: bool = True
 ) -> None:
     """Check that rows of ids do not begin or end with padding.
-    A padding token that has a meaning, such as the end of a text, may stand there once, unless rows differ in it.
-    """
-    if not tokenizer or not rows:
+    A padding token that has a meaning, such as the end of a text, may stand there once."""
+    if not tokenizer:
         return
-    padding = [token for token in dict.fromkeys((tokenizer.pad_token_id, tokenizer.eos_token_id)) if token is not None]
-    touched = {row[end] for row in rows.values() if len(row) for end in (0, -1)}
-    if not touched.intersection(padding):
-        return
-    begin, end = added_tokens(tokenizer)
     pad, bos, eos = tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id
-    anywhere = {tokenizer.unk_token_id} | ({eos} if eos != pad else set())
-    meant = {
-        "begins": anywhere | {*begin, eos if bos is None else bos},
-        "ends": anywhere | {*end, eos},
-    }
-    lengths = {len(row) for row in rows.values()}
-    for token in padding:
-        for side, step in (("begins", 1), ("ends", -1)):
-            runs = {index: _run(row[::step], token) for index, row in rows.items()}
-            worst = max(runs, key=lambda index: runs[index])
-            differ = len(lengths) == 1 and max(lengths) > 1 and len(set(runs.values())) > 1
-            if runs[worst] > (token in meant[side]) or differ:
-                times = "" if runs[worst] == 1 else f" {runs[worst]} times"
-                others = ", and other rows of this length do not" * (differ and runs[worst] == 1)
-                raise ValueError(
-                    f"{name} {worst} {side} with {token_strings([token], tokenizer)[0]!r}{times}{others}. Tokenizers "
-                    f"pad with this token, and it would be read as a part of the {name}. Give {_UNPADDED}"
-                )
-    ends = [index for index, row in rows.items() if pad == eos and len(row) > 1 and row[-1] == pad]
-    if ends and warns:
-        warn(
-            f"{name} {ends[0]} ends with {token_strings([pad], tokenizer)[0]!r}, which is also what the tokenizer pads "
-            f"with: it is taken as a token of the {name}. If it is padding, leave it out"
-        )
+    padding = {pad, eos} - {None}
+    ends = [(index, side, row[::step]) for index, row in rows.items() for side, step in (("begins", 1), ("ends", -1))]
+    for index, side, row in [end for end in ends if end[2] and end[2][0] in padding]:
+        begin, end = added_tokens(tokenizer)
+        meant = {*begin, eos if bos is None else bos} if side == "begins" else {*end, eos}
+        once = row[0] in {tokenizer.unk_token_id, *meant} or (row[0] == eos != pad)
+        shown, times = token_strings(row[:1], tokenizer)[0], _run(row, row[0])
+        if times > once:
+            raise ValueError(
+                f"{name} {index} {side} with {shown!r}{f' {times} times' if times > 1 else ''}. Tokenizers pad with "
+                f"this token, and it would be read as a part of the {name}. Give {_UNPADDED}"
+            )
+        if warns and side == "ends" and len(row) > 1 and row[0] == pad == eos:
+            warn(
+                f"{name} {index} ends with {shown!r}, which is also what the tokenizer pads with: it is taken as a "
+                f"token of the {name}. If it is padding, leave it out"
+            )
+            warns = False
 
 
 def _run(row: Sequence[int], token: int) -> int:
@@ -330,13 +312,8 @@ def _warn_of_ends(ids: Sequence[int], chat: str | None, what: str, tokenizer: An
         warn(f"{what} begins twice with {token_strings(begin, tokenizer)}; leave one out, or give the text")
 
 
-def locate(where: Any, name: str, index: int, ids: list[int], text: str | None, offsets: Any) -> int:
-    """The token index of a named position; the position of a span is its last token."""
-    return tokens_at(where, name, index, ids, text, offsets)[-1]
-
-
 def tokens_at(where: Any, name: str, index: int, ids: list[int], text: str | None, offsets: Any) -> list[int]:
-    """The indices of the tokens of a named position."""
+    """The indices of the tokens of a named position, which is the last of them."""
     if (token := None if isinstance(where, str) else whole_number(where)) is not None:
         where = token
         if not -len(ids) <= where < len(ids):
@@ -391,21 +368,16 @@ def _answer_id(answer: str, what: str, model: Reader, row: Sequence[int], text: 
         raise ValueError(f"{what}: this model has no tokenizer; give a token id")
     check_unicode(answer, what)
     text = text_of(row, tokenizer) if text is None else text
-    ids = piece_ids(answer, tokenizer) if text is None else _ids_in_place(text, answer, what, tokenizer)
+    ids = piece_ids(answer, tokenizer) if text is None else ids_after(text, answer, tokenizer)
+    if ids is None:
+        together = token_strings(text_ids(f"{text}{answer}", tokenizer, special=False)[0][-4:], tokenizer)
+        raise ValueError(
+            f"{what} and its prompt, which ends with {str(text)[-20:]!r}, share a token: together they end with the "
+            f"tokens {together}. Move the space between them to the answer, or give a token id"
+        )
     if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
         raise ValueError(
             f"{what} is not one token but {token_strings(ids, tokenizer)}; "
             "choose an answer that is one token (often with a leading space), or give a token id"
         )
     return ids[0]
-
-
-def _ids_in_place(text: str, answer: str, what: str, tokenizer: Any) -> list[int]:
-    ids = ids_after(text, answer, tokenizer)
-    if ids is None:
-        shown = token_strings(text_ids(text + answer, tokenizer, special=False)[0][-4:], tokenizer)
-        raise ValueError(
-            f"{what} and its prompt, which ends with {text[-20:]!r}, share a token: together they end with the tokens "
-            f"{shown}. Move the space between them to the answer, or give a token id"
-        )
-    return ids

@@ -88,6 +88,11 @@ def test_bytes_of_a_character_that_several_tokens_make_up_are_named(known: Known
     assert "\ufffd" not in "".join(shown)
 
 
+def test_bytes_of_byte_level_tokens_are_shown_beside_their_text(loaded: Callable[[str], mh.Model]) -> None:
+    tokenizer = loaded("gpt2").tokenizer
+    assert token_strings(text_ids(" the \u00e9", tokenizer)[0], tokenizer)[-2:] == ["\\xc3", "\\xa9"]
+
+
 def test_a_token_across_answer_and_prompt_is_refused(loaded: Callable[[str], mh.Model]) -> None:
     model = loaded("gpt2")
     with pytest.raises(ValueError, match=r"answer\[0\] = 'Paris' and its prompt, which ends with .* share a token"):

@@ -339,8 +339,6 @@ def test_templates_times_rows(gpt2):
     clean, corrupted = pairs.tokens(gpt2)
     assert clean.positions["country"].tolist() == [3, 3, 3, 3]
     assert [row[3] for row in corrupted.strings] == [" Italy", " Germany"] * 2
-    by_template = mh.PromptPairs.from_templates(templates, {"country": ROWS}, answer=ANSWERS, cluster="template")
-    assert by_template.cluster == [templates[0]] * 2 + [templates[1]] * 2
 
 
 def test_doubled_braces_of_a_template_are_text():

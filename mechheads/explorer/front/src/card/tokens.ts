@@ -22,7 +22,7 @@ export function asChip(token: string): string {
   return seen(token).replace(/\n/g, "\u21b5").replace(/ /g, "\u00b7") || "\u2205";
 }
 
-/** How Python names the bytes of a character that several tokens make up: `<0xE2>`. */
+/** How some vocabularies name the bytes of a character that several tokens make up: `<0xE2>`. */
 const BYTE = /<0x([0-9A-F]{2})>/g;
 
 export interface Piece {
