@@ -97,9 +97,12 @@ def _message(message: Any, what: str) -> dict[str, str]:
         )
     content = message["content"]
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    if not isinstance(parts, (list, tuple)) or not parts or not all(map(_is_text, parts)):
-        form = 'a text, or a list of parts {"type": "text", "text": ...}'
+    form = 'a text, or a list of parts {"type": "text", "text": ...}'
+    if not isinstance(parts, (list, tuple)) or not parts:
         raise ValueError(f"{what} has the content {shown(content)}; it must be {form}")
+    if wrong := [index for index, part in enumerate(parts) if not _is_text(part)]:
+        part = shown(parts[wrong[0]])
+        raise ValueError(f"{what}: part {wrong[0]} of its content is {part}; the content must be {form}")
     return {"role": role, "content": check_unicode("".join(part["text"] for part in parts), what)}
 
 

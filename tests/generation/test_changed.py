@@ -20,7 +20,7 @@ ARCHITECTURES = ONE_FIRST
 
 PROMPTS = [" The capital of France is", " yes", " When John and Mary went to the store John gave a book to"]
 NEW, OFF = 7, ["L0H1", "L1H2", (2, 0)]
-CHANCES = {"temperature": 2.0, "top_k": 5, "seed": 3}
+CHANCES = {"temperature": 2.0, "top_k": 5}
 
 
 def rows_of(model: mh.Model, prompts: Any = PROMPTS) -> list[list[int]]:
@@ -59,7 +59,7 @@ def plain_hooks(model: mh.Model, ablation: str, rows: list[list[int]]) -> list[A
 
 @pytest.mark.parametrize("ablation", ["mean", "zero", "uniform"])
 def test_text_with_heads_off_is_that_of_full_forward_passes(small: mh.Model, ablation: str) -> None:
-    written = mh.generate(small, PROMPTS, Sampling(NEW, **CHANCES), off=OFF, intervention=ablation)
+    written = mh.generate(small, PROMPTS, Sampling(NEW, **CHANCES), off=OFF, intervention=ablation, seed=3)
     rows = rows_of(small)
     hooks = plain_hooks(small, ablation, rows)
     for i, row in enumerate(rows):

@@ -120,7 +120,6 @@ def given(pairs: Any, **options: Any) -> mh.Relation:
     ("relation", "options", "message"),
     [
         (given(WORD_PAIRS, few_shot=[]), {}, r"relation 'few' has no few-shot templates; give it one: few_shot=\["),
-        (given(WORD_PAIRS), {"template": 1}, r"template is 1; relation 'few' has few-shot templates 0\.\.0"),
         (given(SPLIT), {}, r"too few usable pairs .*: 0 of its 2 have a target that is one token, and 0 of them"),
         (
             given(WORD_PAIRS),
