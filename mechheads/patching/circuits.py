@@ -82,7 +82,6 @@ def patch_sets(
     intervention: InterventionLike = "patch",
     metric: Metric | str = logit_diff,
     direction: Direction = "denoising",
-    positions: str = "all",
     normalize: bool = False,
     given: Given | None = None,
 ) -> SetScores:
@@ -98,7 +97,6 @@ def patch_sets(
         intervention: computes each head's new activation, as in ``mh.sweep``; by default, it is z of the source run.
         metric: what is measured, as in ``mh.sweep``.
         direction: for pairs, ``"denoising"`` changes the corrupted run, ``"noising"`` the clean run.
-        positions: ``"all"`` or the name of one position.
         normalize, given: as in ``mh.sweep``; no set has a head in it that is ablated all the time.
 
     Returns:
@@ -114,8 +112,6 @@ def patch_sets(
     inputs = resolve(model, prompts)
     model, rule = inputs.model, as_intervention(intervention)
     on_pairs, patched = isinstance(inputs.prompts, PromptPairs), base_of(direction)
-    if not isinstance(positions, str) or positions == "each":
-        raise ValueError(f'positions is {positions!r}; for sets of heads give "all" or the name of one position')
     if isinstance(sets, (str, HeadId)) or not isinstance(sets, Iterable):
         raise ValueError(f'sets is {sets!r}; give a list of sets, each a list of heads: [["L9H6", "L10H0"], ["L9H9"]]')
     parsed = tuple(head_set(heads, model, f"sets[{i}]") for i, heads in enumerate(sets))
@@ -128,7 +124,7 @@ def patch_sets(
         raise ValueError(f"sets has {min(both)} in it, which given ablates already; leave it out of one of them")
     base = patched if on_pairs else "clean"
     limits = current().limits
-    spec = Spec(inputs.prompts, rule, as_metric(metric), heads, positions, base, normalize, seed, limits, held=held)
+    spec = Spec(inputs.prompts, rule, as_metric(metric), heads, "all", base, normalize, seed, limits, held=held)
     runs, info = SetRuns(model, spec, runs=inputs), MetricInfo.of(spec.metric)
     scale = runs.job.evaluator.distance() if normalize else 1.0
     values = np.full((len(parsed), len(runs.base_value)), np.nan)

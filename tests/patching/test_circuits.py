@@ -99,16 +99,6 @@ def test_ablated_sets_get_the_z_that_the_base_run_gives(small: mh.Model, interve
     assert_effects(small, effect, tokens, new)
 
 
-def test_a_set_at_one_position(small: mh.Model) -> None:
-    effect = patch_sets(small, PAIRS, SETS, positions="last")
-    (_, clean), (tokens, corrupted) = sides(small)
-
-    def new(head: tuple[int, int], prompt: int) -> Tensor:
-        return oracles.blend(z_of(corrupted[prompt], head), z_of(clean[prompt], head), -1)
-
-    assert_effects(small, effect, tokens, new)
-
-
 def test_a_set_of_one_head_is_activation_patching(small: mh.Model) -> None:
     for site in ("z", "q", "v"):
         alone = patch_sets(small, PAIRS, [[head] for head in ALL], intervention=mh.Patch(site))
@@ -181,7 +171,6 @@ def test_circuits_by_hand(micro: mh.Model, pair: mh.PromptPairs) -> None:
         (lambda m: patch_sets(m, PAIRS, [["L0H0"], []]), r"sets\[1\] is empty"),
         (lambda m: patch_sets(m, PAIRS, "L0H0"), "sets is 'L0H0'; give a list of sets"),
         (lambda m: patch_sets(m, PAIRS, [["L0H0", (0, 0)]]), r"sets\[0\] contains L0H0 twice"),
-        (lambda m: patch_sets(m, PAIRS, [["L0H0"]], positions="each"), "positions is 'each'; for sets of heads"),
         (
             lambda m: patch_sets(m, PROMPTS, [["L0H0"]]),
             r"intervention is Patch\(.*\), which takes values from the source run of a pair; give mh\.PromptPairs",

@@ -36,7 +36,7 @@ from mechheads.results.tables import TableResult
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.heads.ablations import ablation_name, ablation_of, check_joint, joint_changes
 from mechheads.safety.heads.safety_heads import ShipsScore
-from mechheads.safety.heads.ships import SafetyJob, ShipsKind, check_r, last_states, ready, scores_of
+from mechheads.safety.heads.ships import SafetyJob, ShipsKind, check_r, ready, scores_of
 from mechheads.safety.requests import Requests, Side, Template
 
 _OF_GROUPS = -3
@@ -233,9 +233,8 @@ class _Search:
         hooks = joint_hooks(self.intact, self.rule, units)
         final = self.model.backend.under(hooks, cache).final_at(self.intact.at)
         self._claim(hooks, final)
-        if self.reading.rotation is not None:
-            return self.reading.rotation(last_states(final))[0]
-        return 0.0 if self.reading.kl is None else float(self.reading.kl(final[None]).mean())
+        (values,) = self.reading([], [final[None]])
+        return float(values.mean() if self.kind.with_kl else values[0])
 
     def _claim(self, hooks: Sequence[Hook], final: Float[Tensor, "prompt position d_model"]) -> None:
         """Claim, once in an analysis, what the first group gives for the shortest and the longest prompt."""
