@@ -42,7 +42,7 @@ from benchmarks.tools import with_loops, with_mechheads
 from benchmarks.tools.with_mechheads import Mechheads
 from benchmarks.tools.with_transformerlens import TransformerLens
 from benchmarks.workloads import Workload, sample
-from mechheads.engine.memory import UNSEEN, PeakBytes
+from mechheads.engine.memory import UNSEEN, Cost
 from mechheads.limits import show_bytes
 from support.tiny_families import WORDS, make_tokenizer
 
@@ -346,7 +346,7 @@ def memory(model: mh.Model, pairs: mh.PromptPairs, card: Card) -> dict[str, Any]
         patch(model, pairs)
         used = torch.cuda.max_memory_allocated(card.device) - before
     else:
-        with PeakBytes() as counted:
+        with Cost() as counted:
             patch(model, pairs)
         used = counted.peak + UNSEEN
     return {"used": show_bytes(used), "planned": show_bytes(planned)}

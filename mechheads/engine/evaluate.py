@@ -112,8 +112,8 @@ class Evaluator:
         self._takes_copies = MetricInfo.of(metric).copies
         few = self.reading.activation is None and MetricInfo.of(metric).vocab == "answers"
         self._tokens, self._vocab = _answer_vocab(base.tokens) if few else (base.tokens, None)
-        self.columns = self.reading.width if self._vocab is None else len(self._vocab)
-        self._logits_a_prompt = self.at.shape[1] * self.columns
+        columns = self.reading.width if self._vocab is None else len(self._vocab)
+        self._logits_a_prompt = self.at.shape[1] * columns
         self.base_states = self.reading.values(base, self.at, limits)
         step = max(1, self._limits.logits_at_once // self._logits_a_prompt)
         self._rows = [slice(start, start + step) for start in range(0, len(self.mask), step)]

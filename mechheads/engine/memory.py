@@ -1,4 +1,4 @@
-"""How much memory a computation takes, counted tensor by tensor."""
+"""How much memory a computation takes, counted tensor by tensor, and how many operations."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from mechheads.limits import Limits
 from mechheads.model.core import ModelCore
 from mechheads.runs.head_cache import token_bytes
 
 UNSEEN = 40 * 2**20
-"""Memory on a CPU that ``PeakBytes`` does not count: buffers of matrix products, statistics, allocator overhead.
+"""Memory on a CPU that ``Cost`` does not count: buffers of matrix products, statistics, allocator overhead.
 
 Statistics of any number of prompts take less than this, and waves do not run any more when they are computed.
 """
@@ -30,28 +31,28 @@ def keep_freed_memory() -> None:
     torch.empty(_KEPT, dtype=torch.uint8)
 
 
-class PeakBytes(TorchDispatchMode):
-    """The largest sum of bytes of all tensors made in a ``with`` block, without what an operation uses internally."""
+class Cost(TorchDispatchMode):
+    """What a ``with`` block takes: the largest sum of bytes of all tensors made in it, without what an operation uses
+    internally (``peak``), and the floating-point operations of products (``flops``)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.peak = self._now = 0
+        self.peak = self._now = self.flops = 0
         self._alive: dict[int, weakref.finalize] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        if (count := flop_registry.get(func._overloadpacket)) is not None:
+            self.flops += count(*args, **(kwargs or {}), out_val=out)
         given = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         for leaf in tree_leaves(out):
             if isinstance(leaf, torch.Tensor):
                 storage = leaf.untyped_storage()
                 if id(storage) not in given and id(storage) not in self._alive:
-                    self._add(storage)
+                    self._now += storage.nbytes()
+                    self.peak = max(self.peak, self._now)
+                    self._alive[id(storage)] = weakref.finalize(storage, self._drop, id(storage), storage.nbytes())
         return out
-
-    def _add(self, storage: torch.UntypedStorage) -> None:
-        self._now += storage.nbytes()
-        self.peak = max(self.peak, self._now)
-        self._alive[id(storage)] = weakref.finalize(storage, self._drop, id(storage), storage.nbytes())
 
     def _drop(self, key: int, size: int) -> None:
         self._now -= size

@@ -73,10 +73,10 @@ class Plan(Wrapped):
     stack: int
     rows: int
     layout: str
-    forwards: float
-    flops: float
     bytes: int
     on_disk: bool
+    forwards: float = 0.0
+    flops: float = 0.0
     groups: tuple[tuple[int, ...], ...] | None = None
     joined: int = 1
     seconds: float | None = None
@@ -172,8 +172,10 @@ def make_plan(
     extra_runs = 0 if site == "z" else places if site in KEY_SITES else 1
     extra_runs += (1 + (source is not None)) * (1 + bool(base.held))
     on_disk = any(store.on_disk for store in base.stores.values())
-    kept = _kept_bytes(base, source, site, on_disk) + _base_logits(prompts, read, limits)
-    kept += _VALUE_BYTES * units * prompts
+    cached = [cache_sizes(model, run.tokens, tuple(run.stores)) for run in (base, source) if run]
+    cached += [cache_sizes(model, base.tokens, ("z",))] if site != "z" else []
+    kept = sum(sum(size.values()) // (model.n_layers if on_disk else 1) for size in cached)
+    kept += _base_logits(prompts, read, limits) + _VALUE_BYTES * units * prompts
     spare = max(budget - kept, budget // _LEAST_SPARE)
     room = max(spare - logit_bytes(prompts, read, limits), budget // _LEAST_SPARE)
     if packing is not None and packing.width > tokens_in_flight(model, room, packing.width, limits):
@@ -205,15 +207,13 @@ def make_plan(
         stack=stack,
         rows=rows,
         layout=model.backend.layout,
-        forwards=0.0,
-        flops=0.0,
         bytes=kept + _in_flight(model, stack * widest, keys, stack * prompts, read, limits),
         budget=budget,
         on_disk=on_disk,
         held=base.held,
         groups=None if packing is None else packing.groups,
         joined=joined,
-        weights_on_disk=bytes_on_disk(model),
+        weights_on_disk=sum(_above(model)[:1]),
         until=None if reading.activation is None else str(reading.activation),
         times=sum(window.width for window in windows) / sum(window.narrowest or window.width for window in windows),
     )
@@ -222,50 +222,12 @@ def make_plan(
     return replace(plan, bytes_read=(n_runs + 1) * plan.weights_on_disk + by_waves)
 
 
-@dataclass(frozen=True)
-class Counts:
-    """What runs besides waves: tokens of cached runs and proofs, proofs, columns of logits, prompts with answers."""
-
-    ran: int
-    proved: int
-    proofs: int
-    columns: int
-    checked: int
-
-
-def counted(
-    plan: Plan,
-    base: HeadCache,
-    reading: Reading,
-    site: str,
-    windows: Sequence[Window],
-    packing: Packing | None,
-    n: Counts,
-) -> Plan:
-    """The plan with the floating-point operations of its waves, cached runs, logits and proof."""
-    model, pos, prompts, read = base.need_model(), plan.pos, plan.prompts, windows[0].at.numel()
-    block, of_kv = model.backend.block_parameters(), 2 * model.d_model * model.d_head * model.n_kv_heads
-    of_q, of_key = model.d_model * model.d_head * model.n_heads, 2 * model.n_heads * model.d_head
-    token, logits = block + of_key * pos, model.d_model * model.d_vocab
-    until_z = of_q + of_kv + of_key * pos
-    total = (n.ran + n.proved) * model.n_layers * token + (4 * n.proofs + n.checked) * logits
-    for window in windows:
-        tokens, keys = (prompts * window.width, pos) if packing is None else (packing.tokens, max(pos, packing.width))
-        last = tokens * (block + of_key * keys)
-        if reading.activation is not None:
-            last = tokens * of_kv + read * (of_q + of_key * keys)
-        elif window.layout == "queries" and read < tokens:
-            last = tokens * of_kv + read * (block - of_kv + of_key * keys)
-        whole = sum(reading.cost(head.layer) - 1 for head in plan.heads)
-        total += whole * tokens * (block + of_key * keys) + len(plan.heads) * last
-    if site != "z":
-        runs = plan.places if site in KEY_SITES else 1
-        total += runs * prompts * pos * (max(head.layer for head in plan.heads) * token + until_z)
-    if reading.activation is None:
-        total += (plan.units + 1) * read * n.columns * model.d_model
-    else:
-        total += prompts * pos * ((reading.blocks - 1) * token + until_z)
-    return replace(plan, flops=2.0 * total, forwards=total / (prompts * (pos * model.n_layers * token + logits)))
+def flops_of_a_pass(plan: Plan, model: ModelCore) -> float:
+    """The floating-point operations of one full forward pass of the prompts."""
+    cfg, heads = model.model.cfg, model.n_heads + model.n_kv_heads
+    mlp = model.backend.d_mlp * (3 if getattr(cfg, "gated_mlp", False) else 2)
+    token = model.d_model * (2 * model.d_head * heads + mlp) + 2 * model.n_heads * model.d_head * plan.pos
+    return 2.0 * plan.prompts * (plan.pos * model.n_layers * token + model.d_model * model.d_vocab)
 
 
 def value_bytes(plan: Plan) -> int:
@@ -300,19 +262,6 @@ def least_in_flight(model: ModelCore, tokens: Tokens, read: int, limits: Limits)
 def _base_logits(prompts: int, read: int, limits: Limits) -> int:
     """Memory of the base run's logits in bytes: those of all prompts, or of those that are computed together."""
     return 4 * min(prompts * read, max(limits.logits_at_once, read))
-
-
-def _kept_bytes(base: HeadCache, source: HeadCache | None, site: str, on_disk: bool) -> int:
-    model = base.need_model()
-    cached = [cache_sizes(model, run.tokens, tuple(run.stores)) for run in (base, source) if run]
-    if site != "z":
-        cached.append(cache_sizes(model, base.tokens, ("z",)))
-    return sum(sum(size.values()) // (model.n_layers if on_disk else 1) for size in cached)
-
-
-def bytes_on_disk(model: ModelCore) -> int:
-    """The bytes of weights that a full run reads from disk; 0 if all are in memory."""
-    return sum(_above(model)[:1])
 
 
 def bytes_read_by_waves(model: ModelCore, heads: Sequence[HeadId], stack: int, reading: Reading) -> int:

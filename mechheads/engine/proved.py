@@ -22,7 +22,7 @@ from mechheads.heads import HeadId, Node, kv_head
 from mechheads.interventions.basic import Patch, Zero
 from mechheads.metrics import read_positions
 from mechheads.model.model import Model
-from mechheads.model.proof import Claim, PlainHook, at_the_ends
+from mechheads.model.proof import Claim, PlainHook
 from mechheads.runs.head_cache import KEY_SITES, HeadCache
 
 
@@ -61,16 +61,6 @@ def prove_wave(
     if not proofs.prove(claims, beside):
         zeroed = run.zeroed()
         proofs.prove([claim_of(job, zeroed, units[unit], prompt, entry, zeroed([units[unit]])[entry][0, prompt])])
-
-
-def prompts_proved(job: Job) -> list[tuple[int, ...]]:
-    """Which prompts run in plain forward passes to prove a sweep, if the changed one is among the longest."""
-    found: list[tuple[int, ...]] = []
-    for run in (job.base, job.source):
-        if run is not None:
-            of_lengths = {len(ids): ids for _, ids, _ in at_the_ends(run.tokens.on_cpu.ids, run.tokens.on_cpu.lengths)}
-            found += of_lengths.values()
-    return [*found, max(found, key=len)]
 
 
 def claim_of(job: Job, run: Provable, unit: Any, prompt: int, entry: int, states: Tensor) -> Claim:
@@ -129,7 +119,7 @@ def edit(model: Model, site: str, head: HeadId, new: Tensor, at: Tensor | None =
 
 def zero_of(job: Job) -> Job:
     """The same job with z set to zero."""
-    return replace(job, spec=replace(job.spec, intervention=Zero()), site="z")
+    return replace(job, spec=replace(job.spec, intervention=Zero()))
 
 
 def edits_of_path(

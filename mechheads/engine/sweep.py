@@ -13,17 +13,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, Given, held_by
-from mechheads.engine.job import Job, Positions, Spec, by_place, make_ready, resolve
-from mechheads.engine.memory import UNSEEN, PeakBytes
-from mechheads.engine.plan import Counts, Plan, bytes_read_by_waves, counted, reading_seconds, value_bytes, with_workers
-from mechheads.engine.proved import prompts_proved
+from mechheads.engine.job import Job, Positions, Spec, Unit, by_place, make_ready, resolve
+from mechheads.engine.memory import UNSEEN, Cost
+from mechheads.engine.plan import Plan, bytes_read_by_waves, flops_of_a_pass, reading_seconds, value_bytes, with_workers
+from mechheads.engine.proved import prove_wave
 from mechheads.engine.report import (
     Metadata,
     describe_intervention,
     report,
     warn_of_answers,
 )
-from mechheads.engine.rows import Packing
 from mechheads.engine.work import UnitRuns, batches, effects, measure, passes, waves
 from mechheads.heads import HeadLike
 from mechheads.interventions.basic import InterventionLike, as_intervention
@@ -52,8 +51,6 @@ def sweep(
     base: Side = "clean",
     normalize: bool = False,
     given: Given | None = None,
-    name: str | None = None,
-    kind: str = "sweep",
 ) -> HeadScores:
     """Apply an intervention to one head at a time and measure what it does.
 
@@ -73,8 +70,6 @@ def sweep(
             such as ``{"L23H4": "mean"}``. Their z is computed once, from the intact runs, and stays the same whatever
             else is changed. Both runs of pairs are those of the model without these heads; ``"patch"`` ablates them in
             the base run alone. They are left out: they have no score.
-        name: the name of the result; by default, the intervention and the metric.
-        kind: the kind of analysis; ``HeadScores.citation`` uses it to choose the papers.
 
     Returns:
         metric(intervened) - metric(base) [layer, head(, pos), prompt], in the metric's unit, with p values against
@@ -96,8 +91,7 @@ def sweep(
     runs = resolve(model, prompts)
     rule, held = as_intervention(intervention), held_by(given, runs.model)
     spec = Spec(runs.prompts, rule, as_metric(metric), heads, positions, base, normalize, held=held)
-    name = name or f"{name_of(rule)}, {name_of(spec.metric)}"
-    return run_spec(runs, spec, Metadata(name, kind))
+    return run_spec(runs, spec, Metadata(f"{name_of(rule)}, {name_of(spec.metric)}", "sweep"))
 
 
 def run_spec(runs: CachedRuns, spec: Spec, metadata: Metadata) -> HeadScores:
@@ -132,7 +126,7 @@ def plan(
     """Estimate what a sweep with these arguments would cost, before running it.
 
     Runs the prompts once and a wave of heads from the middle layers twice: once to count the memory, tensor by
-    tensor, and once to measure the time. Workers are not started.
+    tensor, and the operations, and once to measure the time. Workers are not started.
 
     Args:
         model, prompts, intervention, metric, heads, positions, base, given: as in ``mh.sweep``.
@@ -152,52 +146,41 @@ def plan(
     model, rule = runs.model, as_intervention(intervention)
     held = held_by(given, model)
     spec = Spec(runs.prompts, rule, as_metric(metric), heads, positions, base, limits=limits, held=held)
-    before = runs.ran
-    with PeakBytes() as memory:
+    spec.check(model)  # not counted: what a model takes is tried once for all sweeps
+    with Cost() as cost:
         job = make_ready(model, spec, runs=runs)
-        job.evaluator.value(job.evaluator.base_states.expand(job.plan.stack, -1, -1, -1))  # kept between waves
-        _probe(job)
-    on_disk = job.model.backend.on_disk is not None  # then only a part of a wave was run
-    most = max(memory.peak + UNSEEN + value_bytes(job.plan), job.plan.bytes if on_disk else 0)
-    found = _counted(job, before)
-    found = replace(found, seconds=_probe(job), bytes=most)
+        evaluator, run, every = job.evaluator, UnitRuns(job), passes(job.places, job.site)
+        middle, prepared = every[len(every) // 2], cost.flops
+        run.all_new_z(middle[0])
+        altering = cost.flops - prepared
+        evaluator.value(evaluator.base_states.expand(job.plan.stack, -1, -1, -1))  # kept between waves
+        units, before = _middle_wave(job, middle), cost.flops
+        finals = job.chunks.run(run, units)
+        evaluator(finals[0])
+        wave = cost.flops - before
+        prove_wave(job, run, units, finals)
+        proving = cost.flops - before - wave
+    total = altering * len(every) + proving + wave * job.plan.blocks / sum(map(job.reading.cost_of, units))
+    start, on_disk = time.perf_counter(), job.model.backend.on_disk
+    read = 0.0 if on_disk is None else on_disk.seconds
+    evaluator(job.chunks.run(run, units)[0])
+    computing = time.perf_counter() - start - (0.0 if on_disk is None else on_disk.seconds - read)
+    bytes_read = job.plan.passes * bytes_read_by_waves(model, job.plan.heads, job.plan.stack, job.reading)
+    reading = reading_seconds(model, bytes_read + job.plan.weights_on_disk)
+    found = replace(
+        job.plan,
+        flops=prepared + total,
+        forwards=(prepared + total) / flops_of_a_pass(job.plan, model),
+        seconds=job.seconds + reading + computing * total / wave,
+        bytes=max(cost.peak + UNSEEN + value_bytes(job.plan), 0 if on_disk is None else job.plan.bytes),
+    )
     if limits.workers is not None:
         found = with_workers(found, model, pool_of(limits.workers).replicas, job.seconds)
     return found
 
 
-def _counted(job: Job, ran: int) -> Plan:
-    """The plan of a job with its operations; ``ran``: the tokens that its runs had computed before."""
-    windows = [job.window(start) for start in job.starts]
-    packing = None if job.plan.groups is None else Packing.find(job.tokens.on_cpu.ids, windows[0])
-    proved = prompts_proved(job)
-    counts = Counts(
-        ran=job.runs.ran - ran,
-        proved=sum(map(len, proved)),
-        proofs=len(proved),
-        columns=job.evaluator.columns,
-        checked=len(job.tokens) if "answer" in job.answers else 0,
-    )
-    return counted(job.plan, job.base, job.reading, job.site, windows, packing, counts)
-
-
-def _probe(job: Job) -> float:
-    """The estimated seconds of the sweep's heads and its proof, from its setup and one wave of the middle layers.
-    If weights are on disk, a wave may hold all units, so only a few of them run."""
-    evaluator, run, every = job.evaluator, UnitRuns(job), passes(job.places, job.site)
-    start = time.perf_counter()
-    run.all_new_z(every[0][0])
-    altering = (time.perf_counter() - start) * len(every)
-    tried = list(waves(job.measured, every[0], job.plan.stack))
-    plan, on_disk, units = job.plan, job.model.backend.on_disk, tried[len(tried) // 2]
-    if on_disk is not None:
-        units = units[:: math.ceil(len(units) / _TRIED_ON_DISK)]
-    start, read = time.perf_counter(), 0.0 if on_disk is None else on_disk.seconds
-    evaluator(job.chunks.run(run, units)[0])
-    spent = time.perf_counter() - start
-    bytes_read = plan.passes * bytes_read_by_waves(job.model, plan.heads, plan.stack, job.reading)
-    reading = reading_seconds(job.model, bytes_read + plan.weights_on_disk)
-    computing = spent if on_disk is None else spent - (on_disk.seconds - read)
-    of_a_unit = plan.width * (plan.prompts if plan.groups is None else len(plan.groups))
-    proving = job.model.n_layers * sum(map(len, prompts_proved(job))) / of_a_unit
-    return job.seconds + altering + reading + computing * (plan.blocks + proving) / sum(map(job.reading.cost_of, units))
+def _middle_wave(job: Job, places: Sequence[int]) -> Sequence[Unit]:
+    """A wave of heads from the middle layers; with weights on disk, where a wave may hold all units, a part of it."""
+    tried = list(waves(job.measured, places, job.plan.stack))
+    units = tried[len(tried) // 2]
+    return units if job.model.backend.on_disk is None else units[:: math.ceil(len(units) / _TRIED_ON_DISK)]

@@ -20,7 +20,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from mechheads.engine.sweep import sweep
+from mechheads.engine.cached_runs import CachedRuns
+from mechheads.engine.job import Spec
+from mechheads.engine.report import Metadata
+from mechheads.engine.sweep import run_spec
 from mechheads.gating.fitted import Gates, Reduce
 from mechheads.gating.gates import usable_items
 from mechheads.gating.task import Task, TaskTokens
@@ -160,15 +163,9 @@ def ablation_effects(
     check_known("reduce", reduce, Reduce)
     rule = as_intervention(intervention)
     tokens = usable_items(model, task)
-    effects = sweep(
-        model,
-        _prompts(tokens),
-        intervention=rule,
-        metric=_target_metric(tokens, reduce),
-        heads=heads,
-        name=f"{intervention if isinstance(intervention, str) else name_of(rule)} ablation, {task.name}",
-        kind="ablate",
-    )
+    spec = Spec(_prompts(tokens), rule, _target_metric(tokens, reduce), heads)
+    name = f"{intervention if isinstance(intervention, str) else name_of(rule)} ablation, {task.name}"
+    effects = run_spec(CachedRuns(model, spec.prompts), spec, Metadata(name, "ablate"))
     return effects.with_provenance(task=task.name, items=tokens, reduce=reduce)
 
 

@@ -75,6 +75,6 @@ def test_effects_on_paper(micro: mh.Model) -> None:
     ],
 )
 def test_bad_arguments(llama: mh.Model, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roles, "sweep", None)  # what is wrong is said before anything is run
+    monkeypatch.setattr(roles, "run_spec", None)  # what is wrong is said before anything is run
     with pytest.raises(ValueError, match=said):
         ablation_effects(llama, **{"task": TEXTS, **options})

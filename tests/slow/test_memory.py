@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mechheads as mh
-from mechheads.engine.memory import PeakBytes
+from mechheads.engine.memory import Cost
 
 PEAK = """
 import ctypes, gc, json
@@ -67,7 +67,7 @@ def test_planned_peak_is_what_a_process_takes_and_a_budget_changes_no_number():
 
 
 def test_the_peak_is_that_of_the_tensors_alive_together():
-    with PeakBytes() as memory:
+    with Cost() as memory:
         first = torch.zeros(1000)
         for _ in range(5):
             second = torch.ones(500) + 1
