@@ -194,12 +194,11 @@ def read_known(name: str, path: Path) -> KnownModel:
         made = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
         made.load_state_dict(weights)
         model = from_transformers(made, tokenizer, name)
-    nodes = {_node(at): KnownNode(*it) for at, it in sorted(facts["nodes"].items())}
+    nodes: dict[Node, KnownNode] = {
+        HeadId.parse(at) if "H" in at else Mlp(int(at.removeprefix("L").removesuffix(".mlp"))): KnownNode(*it)
+        for at, it in sorted(facts["nodes"].items())
+    }
     return KnownModel(model, facts["program"], nodes, facts["texts"], tuple(facts["pairs"]))
-
-
-def _node(name: str) -> Node:
-    return HeadId.parse(name) if "H" in name else Mlp(int(name.removeprefix("L").removesuffix(".mlp")))
 
 
 def _shipped(kind: str, name: str) -> KnownModel:
