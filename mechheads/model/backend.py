@@ -116,10 +116,7 @@ class Backend(ABC):
         self.rounding = 0.0  # how far a prompt alone is from the same one in a batch; see ``proof``
         self.loaded: list[tuple[int, int]] | None = None  # the version counters of the weights when it was loaded
         self.proofs: Any = None  # what an analysis claims; see ``proof``
-        self.sizes = self._checked_sizes()
-
-    def _checked_sizes(self) -> Sizes:
-        cfg = self.module.cfg
+        cfg = module.cfg
         if not getattr(cfg, "n_heads", 0) or getattr(cfg, "attn_only", None) is None:
             raise ValueError(f"model: {cfg.model_name!r} has no attention heads; load a transformer")
         if getattr(cfg, "attention_dir", "causal") != "causal":
@@ -130,7 +127,7 @@ class Backend(ABC):
                 "model.set_ungroup_grouped_query_attention(False) first"
             )
         kv_heads = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
-        return Sizes(cfg.n_layers, cfg.n_heads, kv_heads, cfg.d_head, cfg.d_model, cfg.d_vocab, cfg.n_ctx)
+        self.sizes = Sizes(cfg.n_layers, cfg.n_heads, kv_heads, cfg.d_head, cfg.d_model, cfg.d_vocab, cfg.n_ctx)
 
     def check(self) -> None:
         """Check before an analysis that the model's parts are those that are read."""
@@ -197,8 +194,7 @@ class Backend(ABC):
 
     def under(self, hooks: Sequence[Hook], run: Callable[[], R]) -> R:
         """Call ``run`` with some hooks; TransformerLens' ``hooks()`` searches all names, 2 ms a call."""
-        with self.changes.made(self._hook_on(name, hook) for name, hook in hooks):
-            return run()
+        return self.changes.during((self._hook_on(name, hook) for name, hook in hooks), run)
 
     def _hook_on(self, name: str, hook: Callable[..., Any]) -> HookOn:
         if self.devices.several:
@@ -211,8 +207,7 @@ class Backend(ABC):
     def with_frozen_weights(self, run: Callable[[], R]) -> R:
         """Call ``run`` while no weight requires a gradient; afterwards the same weights do as before."""
         wanted = [weight for weight in self.module.parameters() if weight.requires_grad and not weight.is_inference()]
-        with self.changes.made(Setting(weight, "requires_grad", False) for weight in wanted):
-            return run()
+        return self.changes.during((Setting(weight, "requires_grad", False) for weight in wanted), run)
 
     @cached_property
     def hook_points(self) -> dict[str, Any]:
@@ -354,8 +349,8 @@ class Backend(ABC):
     def without_users_hooks(self, run: Callable[[], R]) -> R:
         """Call ``run`` while the hook points of TransformerLens have no hooks of the user's."""
         points = [point for point in self.hook_points.values() if has_user_hooks(point)]
-        with self.changes.made(Setting(p, name, kind()) for p in points for name, kind in _KEPT_HOOKS.items()):
-            return run()
+        bare = (Setting(point, name, kind()) for point in points for name, kind in _KEPT_HOOKS.items())
+        return self.changes.during(bare, run)
 
     @property
     def description(self) -> str:
@@ -487,12 +482,6 @@ class Backend(ABC):
     def d_mlp(self) -> int:
         """The width of the MLPs; 0 if there are none."""
         return self.module.cfg.d_mlp or 0
-
-    def block_parameters(self) -> int:
-        """The number of entries in a block's matrices; a token costs twice as many FLOPs."""
-        sizes = self.sizes
-        attention = sizes.d_model * sizes.d_head * 2 * (sizes.n_heads + sizes.n_kv_heads)
-        return attention + sizes.d_model * self.d_mlp * (3 if getattr(self.module.cfg, "gated_mlp", False) else 2)
 
 
 def _form(shape: tuple[int, ...], heads: int) -> Form:

@@ -90,8 +90,7 @@ class BridgeBackend(Backend):
             fused = [attention.change() for attention in self._fused if attention is not None and attention.serves]
             if model is not None or not fused:
                 raise
-            with self.changes.made(fused):
-                logits = logits_of(own, ids, at)
+            logits = self.changes.during(fused, lambda: logits_of(own, ids, at))
         return moved(logits, self.devices.home)
 
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
@@ -242,17 +241,17 @@ class BridgeBackend(Backend):
         fused = self._fused[layer]
         if fused is not None and fused.serves:
             changes.append(fused.change())
-        with self.changes.made([*changes, *more]):
-            return run()
+        return self.changes.during([*changes, *more], run)
 
     @cached_property
     def _in_one_step(self) -> list[list[tuple[Any, Callable[..., Tensor], list[HookPoint]]]]:
         """For each block, norms and activations that have a quicker forward with the same result, and hook points."""
         quicker: list[list[tuple[Any, Callable[..., Tensor], list[HookPoint]]]] = []
+        gelu = partial(nn.functional.gelu, approximate="tanh")
         for block in self.module.blocks:
             norms = [part for part in block.modules() if _is_quicker(part)]
             points = [[each for each in part.modules() if isinstance(each, HookPoint)] for part in norms]
-            gelus = [(part, _gelu, []) for part in block.modules() if type(part) is NewGELUActivation]
+            gelus = [(part, gelu, []) for part in block.modules() if type(part) is NewGELUActivation]
             quicker.append(
                 [*((part, part.original_component.forward, at) for part, at in zip(norms, points, strict=True)), *gelus]
             )
@@ -311,8 +310,7 @@ class BridgeBackend(Backend):
 
     def _instead(self, modules: Iterable[Any], forward: Callable[..., Any], run: Callable[[], R]) -> R:
         """Call ``run`` while some modules have another ``forward``."""
-        with self.changes.made(Forward(module, forward) for module in modules):
-            return run()
+        return self.changes.during((Forward(module, forward) for module in modules), run)
 
 
 def _copied_weights(module: Any) -> list[Tensor]:
@@ -344,7 +342,3 @@ def _is_quicker(part: Any) -> bool:
         return False
     native = part.use_native_layernorm_autograd or getattr(part.config, "layer_norm_folding", False)
     return native or (type(part) is NormalizationBridge and type(part.original_component) is nn.LayerNorm)
-
-
-def _gelu(x: Tensor) -> Tensor:
-    return nn.functional.gelu(x, approximate="tanh")

@@ -1,7 +1,7 @@
 """Temporary changes to a model and to torch's settings, which are always undone, even after an exception or Ctrl-C.
 
 Ctrl-C may arrive between any two steps of Python, also while a hook is added or removed. So every change is recorded
-before it is made, and undoing may be started again: by the ``with`` block of the change, by those around it, and twice
+before it is made, and undoing may be started again: by the call that made the change, by those around it, and twice
 by the end of the analysis. What several interrupts leave on a model is removed before the next analysis starts.
 
 Hooks and replaced methods act in the thread that made them only.
@@ -93,39 +93,38 @@ class Changes:
         self._lock = threading.RLock()
         self._thread: int | None = None
 
-    @contextmanager
-    def made(self, changes: Iterable[Change]) -> Iterator[None]:
-        """Make changes one after the other, and undo them at the end of the ``with`` block."""
-        outside, grad, mark = not self.mine, torch.is_grad_enabled(), len(self._made)
-        if outside:
-            self._acquire()
-            mark = 0
+    def during(self, changes: Iterable[Change], run: Callable[[], R]) -> R:
+        """Call ``run`` with changes that are made one after the other, and undone afterwards."""
+        if not self.mine:
+            return self.alone(lambda: self.during(changes, run))
+        mark = len(self._made)
         try:
             try:
-                if outside:
-                    self._begin()
                 for change in changes:
                     self._made.append(change)
                     change.make()
-                yield
+                return run()
             finally:
                 self._undo(mark)
         finally:
             self._undo(mark)
-            if outside:
-                self._end(grad)
-                self._lock.release()
 
     def alone(self, run: Callable[[], R]) -> R:
         """Call ``run`` while this thread has the model to itself; no ``with`` block, into whose end Ctrl-C may fall."""
         if self.mine:
             return run()
         grad = torch.is_grad_enabled()
-        self._acquire()
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError(
+                "model: another thread is running an analysis on it, and two would change each other's numbers; "
+                "wait for the first to end, or load the model once for each thread"
+            )
         try:
             try:
                 try:
-                    self._begin()
+                    self._derived = {}
+                    self._undo()
+                    self._thread = threading.get_ident()
                     return run()
                 finally:
                     self._end(grad)
@@ -151,18 +150,6 @@ class Changes:
         if name not in self._derived:
             self._derived[name] = derive()
         return self._derived[name]
-
-    def _acquire(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            raise RuntimeError(
-                "model: another thread is running an analysis on it, and two would change each other's numbers; "
-                "wait for the first to end, or load the model once for each thread"
-            )
-
-    def _begin(self) -> None:
-        self._derived = {}
-        self._undo()
-        self._thread = threading.get_ident()
 
     def _undo(self, mark: int = 0) -> None:
         while len(self._made) > mark:

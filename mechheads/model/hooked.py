@@ -39,7 +39,10 @@ def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
         )
         if known_by == _GEMMA_2:
             _resize_gemma_2(cfg, config)
-        _check_window(cfg, config)
+        window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
+        in_use = window and window < cfg.n_ctx and (kinds is None or "sliding_attention" in kinds)
+        if in_use and not cfg.use_local_attn:  # the window may be longer than the trial at loading
+            raise ValueError(f'HookedTransformer has no window of {window} tokens for it; use backend="bridge"')
         cfg.d_mlp = getattr(config, "n_inner", None) or cfg.d_mlp  # TransformerLens takes GPT-2's to be 4 d_model
         state = get_pretrained_state_dict(known_by, cfg, hf_model, dtype=hf_model.dtype)
     cfg.model_name = name
@@ -55,14 +58,6 @@ def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
         refactor_factored_attn_matrices=False,
     )
     return model.eval()
-
-
-def _check_window(cfg: Any, config: Any) -> None:
-    """Check that TransformerLens knows the window of a model, which may be longer than the trial at loading."""
-    window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
-    in_use = window and window < cfg.n_ctx and (kinds is None or "sliding_attention" in kinds)
-    if in_use and not cfg.use_local_attn:
-        raise ValueError(f'HookedTransformer has no window of {window} tokens for it; use backend="bridge"')
 
 
 def _resize_gemma_2(cfg: Any, config: Any) -> None:
@@ -144,8 +139,7 @@ class HookedBackend(Backend):
         )
 
     def with_attention(self, layer: int, out: Float[Tensor, "row pos d_model"], run: Callable[[], R]) -> R:
-        with self.changes.made([Forward(self.module.blocks[layer].attn, lambda **_kwargs: out)]):
-            return run()
+        return self.changes.during([Forward(self.module.blocks[layer].attn, lambda **_kwargs: out)], run)
 
     def first_mlp(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         if self.module.cfg.attn_only:

@@ -24,9 +24,11 @@ class Switch:
 def test_a_second_thread_is_refused_while_the_first_has_the_model() -> None:
     changes, switch = Changes(), Switch()
 
-    with changes.made([switch]):
+    def elsewhere() -> object:
         assert changes.mine and switch.on
-        said = in_a_thread(lambda: changes.alone(lambda: 1))
+        return in_a_thread(lambda: changes.alone(lambda: 1))
+
+    said = changes.during([switch], elsewhere)
     assert isinstance(said, RuntimeError) and "another thread is running an analysis on it" in str(said)
     assert not switch.on and not changes.mine
     assert in_a_thread(lambda: changes.alone(lambda: 1)) == 1
@@ -35,10 +37,10 @@ def test_a_second_thread_is_refused_while_the_first_has_the_model() -> None:
 def test_inside_an_analysis_changes_are_undone_one_call_at_a_time() -> None:
     changes, outer, inner = Changes(), Switch(), Switch()
 
-    with changes.made([outer]):
-        with changes.made([inner]):
-            assert outer.on and inner.on
-        assert outer.on and not inner.on
-    with pytest.raises(ZeroDivisionError), changes.made([outer]):
-        _ = 1 / 0
+    def states() -> list[tuple[bool, bool]]:
+        return [changes.during([inner], lambda: (outer.on, inner.on)), (outer.on, inner.on)]
+
+    assert changes.during([outer], states) == [(True, True), (True, False)]
+    with pytest.raises(ZeroDivisionError):
+        changes.during([outer], lambda: 1 / 0)
     assert not outer.on and not changes.any_made

@@ -74,8 +74,7 @@ def changed(llama: mh.Model) -> tuple[Callable[[], None], Callable[[], Any]]:
     def analyse(model: mh.Model) -> None:
         frozen = [Setting(weight, "requires_grad", False) for weight in weights[:2]]
         made = [HookOn(at, lambda value, hook: None), Forward(block, lambda x: x), *frozen]
-        with backend.changes.made(made):
-            backend.under([("blocks.0.attn.hook_z", lambda z, hook: z)], lambda: None)
+        backend.changes.during(made, lambda: backend.under([("blocks.0.attn.hook_z", lambda z, hook: z)], lambda: None))
 
     def state() -> Any:
         return changes_on(llama), block.__dict__["forward"], list(at._forward_hooks), list(at.fwd_hooks)
