@@ -214,7 +214,7 @@ def test_only_the_adapter_knows_transformerlens() -> None:
     assert knowing <= {"model"}
 
 
-def test_code_that_comes_with_a_model_runs_on_request_only() -> None:
+def test_code_that_comes_with_a_model_never_runs_by_default() -> None:
     for path in [*modules(), *(ROOT / "benchmarks").rglob("*.py")]:
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "from_pretrained":
@@ -222,7 +222,7 @@ def test_code_that_comes_with_a_model_runs_on_request_only() -> None:
 
 
 def test_figures_and_tables_are_made_in_one_place() -> None:
-    """Figures without the button that uploads them; CSV without cells that a spreadsheet runs."""
+    """Figures without the button that uploads them; CSV written completely or not at all."""
     homes = {"Figure": "parts.py", "make_subplots": "parts.py", "to_csv": "write.py"}
     for path in [*modules(), *(ROOT / "benchmarks").rglob("*.py")]:
         for node in ast.walk(parsed(path)):

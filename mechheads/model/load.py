@@ -38,7 +38,6 @@ def load(
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "auto",
     backend: BackendName | None = None,
-    trust_remote_code: bool = False,
     max_memory: int | str | Mapping[str | int, int | str] | None = None,
     device_map: str | Mapping[str, int | str] | None = None,
 ) -> Model:
@@ -55,7 +54,6 @@ def load(
             ``"mps"``.
         backend: ``"bridge"`` (TransformerBridge) or ``"hooked"`` (HookedTransformer, TransformerLens 3.9 only).
             By default, the recommended one of the installed TransformerLens.
-        trust_remote_code: whether code that comes with a hub model may run.
         max_memory: the memory that the weights may take on the device, in bytes or as text such as "8 GB". Blocks that
             do not fit stay on disk in the model's own safetensors files, and are read one at a time when they run;
             ``"least"`` leaves all of them there. The numbers are the same. By default, all weights are in memory. Uses
@@ -89,27 +87,13 @@ def load(
             revision=revision,
             dtype=dtype,
             device=_find_device(device),
-            trust_remote_code=trust_remote_code,
             room=room,
         )
-        model = from_transformers(
-            found.model,
-            found.tokenizer,
-            found.name,
-            backend=chosen,
-        )
+        model = from_transformers(found.model, found.tokenizer, found.name, backend=chosen)
     model.revision = found.revision
     path = Path(name_or_path or DEFAULT_MODEL).expanduser()
     where = str(path.absolute()) if os.path.exists(path) else found.name
-    model.source = Source(
-        where,
-        found.commit,
-        dtype,
-        backend,
-        trust_remote_code,
-        max_memory=max_memory,
-        device_map=device_map,
-    )
+    model.source = Source(where, found.commit, dtype, backend, max_memory, device_map)
     return model
 
 
@@ -167,7 +151,16 @@ def from_transformers(
     adapter: Backend
     backend = _choose_backend(backend)
     with settings_kept():
-        references = _references(model, name)
+        with as_usual(model, model.device):
+            try:
+                references = references_of(model)
+            except (torch.OutOfMemoryError, MemoryError):
+                raise
+            except Exception as error:  # models with code of their own raise errors of any type
+                raise ValueError(
+                    f"model: {name!r} (architecture {type(model).__name__}) cannot be read: transformers cannot run "
+                    f"it: {first_sentence(error)}"
+                ) from error
         if backend == "hooked":
             from mechheads.model import hooked
 
@@ -182,19 +175,6 @@ def from_transformers(
         if held is not None:
             adapter.hold(held)  # a model of peft takes merged adapters that are off out in its first run
         return ready
-
-
-def _references(model: Any, name: str) -> list[Reference]:
-    with as_usual(model, model.device):
-        try:
-            return references_of(model)
-        except (torch.OutOfMemoryError, MemoryError):
-            raise
-        except Exception as error:  # models with code of their own raise errors of any type
-            raise ValueError(
-                f"model: {name!r} (architecture {type(model).__name__}) cannot be read: transformers cannot run it: "
-                f"{first_sentence(error)}"
-            ) from error
 
 
 def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name: str) -> Any:
@@ -264,7 +244,17 @@ def wrap(model: Any, tokenizer: Any = None) -> Model:
     with settings_kept():
         if (held := held_model(model, tokenizer)) is not None:
             return from_transformers(*held, held=model)
-        wrapped = _wrapped(model, tokenizer)
+        names = {base.__name__ for base in type(model).__mro__}
+        if "HookedTransformer" in names:
+            from mechheads.model.hooked import HookedBackend as Adapter
+        elif "TransformerBridge" in names:
+            from mechheads.model.bridge import BridgeBackend as Adapter
+        else:
+            raise TypeError(
+                f"model is a {type(model).__name__}; wrap takes a HookedTransformer or a TransformerBridge, a causal "
+                "language model of transformers, or a PeftModel. For a name or a folder, use mh.load"
+            )
+        wrapped = _ready(Model(Adapter(model), model.cfg.model_name, tokenizer=tokenizer))
     if tokenizer is None and _begins_otherwise(wrapped.tokenizer):
         warnings.warn(
             "model: TransformerLens has its tokenizer put a beginning-of-sequence token before every text, which the "
@@ -307,20 +297,6 @@ def _has_folded_value_biases(model: Model) -> bool:
 
     has_places = model.backend.bias("V", 0) is not None
     return has_places and not some("V") and some("O") and (some("Q") or some("K"))
-
-
-def _wrapped(model: Any, tokenizer: Any) -> Model:
-    names = {base.__name__ for base in type(model).__mro__}
-    if "HookedTransformer" in names:
-        from mechheads.model.hooked import HookedBackend as Adapter
-    elif "TransformerBridge" in names:
-        from mechheads.model.bridge import BridgeBackend as Adapter
-    else:
-        raise TypeError(
-            f"model is a {type(model).__name__}; wrap takes a HookedTransformer or a TransformerBridge, a causal "
-            "language model of transformers, or a PeftModel. For a name or a folder, use mh.load"
-        )
-    return _ready(Model(Adapter(model), model.cfg.model_name, tokenizer=tokenizer))
 
 
 def _choose_backend(backend: BackendName | None) -> BackendName:

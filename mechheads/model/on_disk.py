@@ -194,14 +194,16 @@ class Spread:
 
 
 def place(
-    config: transformers.PreTrainedConfig, source: str, room: Room, *, dtype: torch.dtype, trust_remote_code: bool
+    config: transformers.PreTrainedConfig, source: str, room: Room, *, dtype: torch.dtype
 ) -> dict[str, str] | None:
     """A device map that leaves the first blocks on disk, with room for one; None if all fit into the memory."""
     with torch.device("meta"):  # weights that have sizes and no values
-        model: Any = transformers.AutoModelForCausalLM.from_config(
-            config, dtype=dtype, trust_remote_code=trust_remote_code
-        )
-    name, blocks = _find_blocks(model, config, source)
+        model: Any = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+    n_layers = config.get_text_config(decoder=True).num_hidden_layers
+    lists = [each for each in model.named_modules() if isinstance(each[1], nn.ModuleList) and len(each[1]) == n_layers]
+    if not lists:
+        raise ModelSourceError(f"max_memory: model {source!r} has no list of {n_layers} blocks; leave max_memory out")
+    name, blocks = lists[0]
     sizes = [bytes_of(block.parameters()) for block in blocks]
     others = bytes_of(model.parameters()) - sum(sizes)
     if dtype.itemsize < 4:  # the unembedding is kept in float32 too
@@ -220,15 +222,6 @@ def place(
         first -= 1
     layers = {f"{name}.{layer}": "disk" if layer < first else str(room.device) for layer in range(len(sizes))}
     return {part: str(room.device) for part in beside(model, name)} | layers
-
-
-def _find_blocks(model: nn.Module, config: Any, source: str) -> tuple[str, nn.ModuleList]:
-    """The list of a model's blocks and its name."""
-    n_layers = config.get_text_config(decoder=True).num_hidden_layers
-    for name, part in model.named_modules():
-        if isinstance(part, nn.ModuleList) and len(part) == n_layers:
-            return name, part
-    raise ModelSourceError(f"max_memory: model {source!r} has no list of {n_layers} blocks; leave max_memory out")
 
 
 def beside(module: nn.Module, blocks: str, name: str = "") -> Iterator[str]:

@@ -17,7 +17,7 @@ from mechheads.model.sources.load import Pretrained, load_pretrained
 
 def load(name_or_path: str | Path | None, **changes: Any) -> Pretrained:
     """What ``mh.load`` reads of a model, in float32 on the CPU, without code of its own."""
-    options: dict[str, Any] = {"revision": None, "dtype": torch.float32, "device": "cpu", "trust_remote_code": False}
+    options: dict[str, Any] = {"revision": None, "dtype": torch.float32, "device": "cpu"}
     return load_pretrained(name_or_path, **(options | changes))
 
 

@@ -26,6 +26,5 @@ class Source:
     revision: str | None = None
     dtype: torch.dtype = torch.float32
     backend: BackendName | None = None
-    trust_remote_code: bool = False
     max_memory: int | str | Mapping[str | int, int | str] | None = None
     device_map: str | Mapping[str, int | str] | None = None

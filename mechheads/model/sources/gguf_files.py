@@ -127,22 +127,30 @@ def complete_config(file: Path) -> transformers.PreTrainedConfig:
     )
     reader = GGUFReader(file)
     prefix = reader.fields["general.architecture"].contents() + "."
-    said = {
+    stated = {
         key.removeprefix(prefix): field.contents()
         for key, field in reader.fields.items()
         if not key.startswith(_ABOUT_THE_FILE) and (key.startswith(prefix) or field.types != [GGUFValueType.STRING])
     }
     if hasattr(config, "query_pre_attn_scalar"):
-        config.query_pre_attn_scalar = _squared_scale(config)
+        is_27b = config.num_hidden_layers in (46, 62)  # no file says it, and only these divide by another number
+        size = config.hidden_size // config.num_attention_heads if is_27b else _d_head(config)
+        config.query_pre_attn_scalar = size
     if (rotations := _rotations_of(config)) is not None:
-        if "rope.freq_base" in said:
-            rotations["rope_theta"] = said.pop("rope.freq_base")
-        if "partial_rotary_factor" in rotations and "rope.dimension_count" in said:
-            rotations["partial_rotary_factor"] = said["rope.dimension_count"] / _d_head(config)
+        if "rope.freq_base" in stated:
+            rotations["rope_theta"] = stated.pop("rope.freq_base")
+        if "partial_rotary_factor" in rotations and "rope.dimension_count" in stated:
+            rotations["partial_rotary_factor"] = stated["rope.dimension_count"] / _d_head(config)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     tensors = {tensor.name for tensor in reader.tensors}
-    if lost := [*_lost_keys(config, said), *_lost_tensors(model, prefix[:-1], tensors)]:
+    converted = GGUF_TO_TRANSFORMERS_MAPPING["config"].get(config.model_type.removesuffix("_text"), {})
+    lost = [
+        f"{key} = {value}"
+        for key, value in stated.items()
+        if key not in _HARMLESS and converted.get(key) is None and not _same(value, _as_the_config_says(config, key))
+    ]
+    if lost := [*lost, *_lost_tensors(model, prefix[:-1], tensors)]:
         more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
         raise ModelSourceError(
             f"name_or_path {str(file)!r} would be another model here: it has {', '.join(lost[:5])}{more}, which "
@@ -151,25 +159,10 @@ def complete_config(file: Path) -> transformers.PreTrainedConfig:
     return config
 
 
-def _squared_scale(config: Any) -> int:
-    """What scores of Gemma 2 and 3 are divided by, squared. No file says it: only their 27B models differ."""
-    is_27b = config.num_hidden_layers in (46, 62)
-    return config.hidden_size // config.num_attention_heads if is_27b else _d_head(config)
-
-
 def _rotations_of(config: Any) -> dict[str, Any] | None:
     """The part of a config that says how layers without a window rotate; None if there are no rotations."""
     rotations = getattr(config, "rope_parameters", None)
     return rotations.get("full_attention", rotations) if rotations else None
-
-
-def _lost_keys(config: Any, said: dict[str, Any]) -> Iterator[str]:
-    """The keys that the conversion passed over, with their values, unless the config says the same."""
-    kind = config.model_type.removesuffix("_text")
-    converted = GGUF_TO_TRANSFORMERS_MAPPING["config"].get(kind, {})
-    for key, value in said.items():
-        if key not in _HARMLESS and converted.get(key) is None and not _same(value, _as_the_config_says(config, key)):
-            yield f"{key} = {value}"
 
 
 def _lost_tensors(model: Any, architecture: str, tensors: set[str]) -> Iterator[str]:
@@ -190,7 +183,7 @@ def _as_the_config_says(config: Any, key: str) -> Any:
     if key.startswith(("attention.key_length", "attention.value_length")):
         return _d_head(config)
     if key.startswith("rope.dimension_count"):
-        return _rotated(config)
+        return int(_d_head(config) * (_rotations_of(config) or {}).get("partial_rotary_factor", 1.0))
     if key in ("rope.freq_base_swa", "rope.local.freq_base"):
         return (getattr(config, "rope_parameters", None) or {}).get("sliding_attention", {}).get("rope_theta")
     names = {
@@ -217,8 +210,3 @@ def _same(value: Any, ours: Any) -> bool:
 
 def _d_head(config: Any) -> int:
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-
-
-def _rotated(config: Any) -> int:
-    """How many dimensions of a head are rotated."""
-    return int(_d_head(config) * (_rotations_of(config) or {}).get("partial_rotary_factor", 1.0))

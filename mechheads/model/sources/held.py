@@ -91,7 +91,12 @@ def without_adapters(held: Any) -> Any:
     layers = [part for part in held.modules() if isinstance(part, BaseTunerLayer)]
     changed = [weight for layer in layers for weight in layer.get_base_layer().parameters()]
     twin = _twin(held, changed)
-    _untie(twin)
+    ends = twin.get_input_embeddings(), twin.get_output_embeddings()
+    inner = [getattr(end, "base_layer", end) for end in ends]
+    adapted = any(part is not end for part, end in zip(inner, ends, strict=True))
+    if adapted and inner[0].weight is inner[1].weight:  # merged, an adapter of one would change both
+        inner[1].weight = nn.Parameter(inner[1].weight.detach().clone(), requires_grad=False)
+        twin.config.tie_word_embeddings = False
     off = {layer.disable_adapters for layer in layers}
     if len(off) > 1:
         raise ValueError("model: its adapters are on in some layers and off in others; turn all on, or all off")
@@ -106,12 +111,3 @@ def without_adapters(held: Any) -> Any:
             raise ValueError(
                 f"model: its adapter does more than change weights, so it cannot be merged: {first_sentence(error)}"
             ) from error
-
-
-def _untie(adapted: Any) -> None:
-    """Give the unembedding a tensor of its own, if an adapter changes it or the embedding: merged, it changes both."""
-    ends = adapted.get_input_embeddings(), adapted.get_output_embeddings()
-    inner = [getattr(end, "base_layer", end) for end in ends]
-    if any(part is not end for part, end in zip(inner, ends, strict=True)) and inner[0].weight is inner[1].weight:
-        inner[1].weight = nn.Parameter(inner[1].weight.detach().clone(), requires_grad=False)
-        adapted.config.tie_word_embeddings = False

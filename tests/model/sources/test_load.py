@@ -193,7 +193,7 @@ def test_a_folder_with_an_adapter_says_how_to_put_it_on_its_base(tiny: Tiny, tmp
         load(tmp_path / "lora")
 
 
-def test_code_of_a_model_runs_only_when_asked(tiny: Tiny, tmp_path: Path) -> None:
+def test_code_of_a_model_does_not_run(tiny: Tiny, tmp_path: Path) -> None:
     folder = tmp_path / "own_code"
     shutil.copytree(tiny("gpt2"), folder)
     config = json.loads((folder / "config.json").read_text())
@@ -208,9 +208,8 @@ def test_code_of_a_model_runs_only_when_asked(tiny: Tiny, tmp_path: Path) -> Non
         "class OwnConfig(GPT2Config):\n    model_type = 'own-kind'\n"
         "class OwnModel(GPT2LMHeadModel):\n    config_class = OwnConfig\n"
     )
-    with pytest.raises(ModelSourceError, match=r"trust_remote_code is off\. Read that code"):
+    with pytest.raises(ModelSourceError, match=r"needs its own Python code\. Read that code"):
         load(folder)
-    assert type(load(folder, trust_remote_code=True).model).__name__ == "OwnModel"
 
 
 # --- the hub -----------------------------------------------------------------------------------------------
