@@ -58,17 +58,17 @@ def by_workers(workers: Workers, setup: Setup, requests: Sequence[Any], take: Ca
     Ray starts a worker that ends again, and repeats its request; what always ends its worker is left out, and named."""
     pool, waiting, lost, answered = pool_of(workers), deque(enumerate(requests)), 0, False
     with first_ctrl_c_waits("finishing the units in flight; press Ctrl-C again to stop now") as pressed:
-        shared, asked = pool.prepare(setup, len(requests))
+        shared, pending = pool.prepare(setup, len(requests))
         flying: dict[Any, int] = {}
         try:
             while flying or (waiting and not pressed()):
-                for one in pool.first_of(asked, _TICK):
-                    replica, answer = asked[one], pool.answer(one, asked[one])
+                for one in pool.first_of(pending, _TICK):
+                    replica, answer = pending[one], pool.answer(one, pending[one])
                     index = flying.pop(one, None)  # None if it only got ready
-                    del asked[one]
+                    del pending[one]
                     if isinstance(answer, Lost):
                         lost += 1
-                        if not answered and (lost == _LOST or (index is None and not asked)):
+                        if not answered and (lost == _LOST or (index is None and not pending)):
                             raise RuntimeError(f"workers: none of them could compute anything; {answer.why}\n{_LESS}")
                         if index is None:
                             continue
@@ -79,10 +79,10 @@ def by_workers(workers: Workers, setup: Setup, requests: Sequence[Any], take: Ca
                     if waiting and not pressed():
                         index, request = waiting.popleft()
                         new = pool.ask(replica, shared, request)
-                        asked[new], flying[new] = replica, index
+                        pending[new], flying[new] = replica, index
         finally:
             for one in flying:
-                pool.stop(asked[one])
+                pool.stop(pending[one])
         return pressed()
 
 

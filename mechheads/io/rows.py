@@ -51,7 +51,13 @@ def rows(file: str | Path) -> list[dict[str, Any]]:
         case ".json" | ".jsonl":
             found = _of_json(read_text(file), file)
         case ".parquet":
-            found = _of_parquet(file)
+            import pandas as pd
+
+            try:
+                table = pd.read_parquet(file, dtype_backend="pyarrow").to_dict("records")
+            except ValueError as error:
+                raise ValueError(f"{file} is not a Parquet file: {error}") from error
+            found = [{str(name): None if cell is pd.NA else cell for name, cell in row.items()} for row in table]
         case _:
             raise ValueError(f"{file} is read by the end of its name, which must be one of {', '.join(KINDS)}")
     if not found:
@@ -101,18 +107,6 @@ def _of_json(text: str, file: Path) -> list[dict[str, Any]]:
                 f'{{"prompt": ...}}; give a list of something else as a list: json.load(open({file.name!r}))'
             )
     return found
-
-
-def _of_parquet(file: Path) -> list[dict[str, Any]]:
-    import pandas as pd
-
-    try:
-        table = pd.read_parquet(file, dtype_backend="pyarrow")
-    except ValueError as error:
-        raise ValueError(f"{file} is not a Parquet file: {error}") from error
-    return [
-        {str(name): None if cell is pd.NA else cell for name, cell in row.items()} for row in table.to_dict("records")
-    ]
 
 
 @dataclass(frozen=True)

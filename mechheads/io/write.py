@@ -1,7 +1,4 @@
-"""Write a file completely or not at all, and lock a folder: how results, tables and pages reach the disk.
-
-Tables are written as CSV in which a spreadsheet runs no formulas.
-"""
+"""Write a file completely or not at all, and lock a folder: how results, tables and pages reach the disk."""
 
 from __future__ import annotations
 
@@ -114,22 +111,6 @@ def check_place(path: Path) -> None:
         raise ValueError(f"cannot save to {path}: this is {'a folder' if path.is_dir() else 'no file'}; give a file")
 
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""Characters at the start of a cell that make a spreadsheet treat it as a formula."""
-
-
 def write_csv(table: pd.DataFrame, path: Path) -> None:
-    """Write a table as CSV; a cell that a spreadsheet would run as a formula gets an apostrophe."""
-    write_file(path, table.map(_inert).rename(columns=_inert).to_csv(index=False))
-
-
-def _inert(cell: object) -> object:
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) and not _is_number(cell) else cell
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    """Write a table as CSV."""
+    write_file(path, table.to_csv(index=False))

@@ -20,7 +20,6 @@ import torch
 
 from mechheads.limits import Workers, check_ray, settings
 from mechheads.messages.arguments import check_at_least
-from mechheads.messages.notices import warn
 from mechheads.model.load import load_again
 from mechheads.model.model import Model
 from mechheads.model.sources import Source
@@ -186,24 +185,10 @@ class Ray:
         """Start a worker. If it ends while it computes, Ray starts it again and repeats what it was asked."""
         there, gpus = self._ray.cluster_resources(), int(self._model is not None and self._model[1] == "cuda")
         cpus = min(1, there.get("CPU", 0))  # a cluster that was started here has none to reserve
-        if not self._actors:
-            self._check_room(there, {"CPU": cpus, "GPU": gpus})
         kind = self._ray.remote(Replica).options(
             num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=RETRIES
         )
         return kind.remote(max(1, torch.get_num_threads() // self.replicas))
-
-    def _check_room(self, there: dict[str, float], wanted: dict[str, float]) -> None:
-        """Warn if not all workers can run at the same time; an error if the cluster is this machine alone."""
-        for name, each in wanted.items():
-            if there.get(name, 0) < each * self.replicas:
-                what = (
-                    f"the Ray cluster has {there.get(name, 0):g} {name}s, which is too few for {self.replicas} workers "
-                    f"with {each:g} each"
-                )
-                if not wanted["CPU"]:
-                    raise ValueError(f"{what}; give fewer replicas")
-                warn(f"{what}; the others start when it has more")
 
 
 def pool_of(workers: Workers) -> Ray:
