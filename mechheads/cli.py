@@ -167,15 +167,15 @@ def _build(out: Path, model: str | None, given: dict[str, Any]) -> tuple[Atlas, 
     from mechheads.studies.questions import Questions, chosen
     from mechheads.studies.study import check_folder, claim_folder, remove_files
 
-    told, files = dict[str, str](), list[Path]()
+    told: dict[str, str] = {}
 
-    def grow(atlas: Atlas) -> None:
+    def grow(atlas: Atlas) -> list[Path]:
         """Print the tables that have changed, and save what there is with its page, so that a kill loses little."""
         for question in atlas.questions():
             if (text := str(question)) != told.get(question.key):
                 typer.echo(f"{text}\n")
                 told[question.key] = text
-        files[:] = [*atlas.save(out), write_page(atlas, out / PAGE)]
+        return [*atlas.save(out), write_page(atlas, out / PAGE)]
 
     names, ledger = (*ATLAS_FILES, PAGE, LEDGER), out / LEDGER
     chosen(given["only"])
@@ -193,8 +193,7 @@ def _build(out: Path, model: str | None, given: dict[str, Any]) -> tuple[Atlas, 
             if found.interrupted:
                 raise KeyboardInterrupt
             raise ValueError("; ".join(["there is no result", *found.notes]))
-        if found.interrupted or not files:  # otherwise the last part has saved everything
-            grow(found)
+        files = grow(found)
         if not found.interrupted:
             remove_files(out, [LEDGER])
     return found, files

@@ -27,8 +27,7 @@ from mechheads.limits import Limits
 from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
 from mechheads.model.parts import moved
-from mechheads.model.proof import versions_now
-from mechheads.prompts.chats import as_here, note, noting
+from mechheads.prompts.chats import as_here, noting
 from mechheads.prompts.prompts import PromptPairs, Prompts
 from mechheads.prompts.tokens import PromptLike, Tokens, Unpadded
 from mechheads.runs.head_cache import HeadCache, cache_sizes, tokens_in_run
@@ -76,9 +75,7 @@ def run_sharing_prefix(base: HeadCache, tokens: Tokens, *, limits: Limits) -> He
 
             new = Wave(base, rows, part).follow(part.take(model.backend.embed(ids[rows])[0]), keep)
             final[rows][prompt, pos] = new[prompt, inside]
-    run = HeadCache(model, tokens, {"z": store}, final, (model.n_heads, model.n_kv_heads))
-    run.computed = len(tokens) * window.width
-    return run
+    return HeadCache(model, tokens, {"z": store}, final, (model.n_heads, model.n_kv_heads))
 
 
 def values_after(
@@ -87,10 +84,14 @@ def values_after(
     """The value vectors of single tokens after one opening, for each layer, in float32."""
     layout, device = model.backend.layout, ids.device
     prompts = torch.cat([torch.tensor(opening, device=device).expand(len(ids), -1), ids[:, None]], 1)
-    if layout == "whole":
-        return _last_values(model, prompts)
-    base = HeadCache.run(model, [Unpadded(row) for row in prompts[:1].tolist()], sites=("keys", "values"))
     parts: list[list[Tensor]] = [[] for _ in range(model.n_layers)]
+    if layout == "whole":
+        for some in prompts.split(_PROMPTS_AT_ONCE):
+            v = HeadCache.run(model, [Unpadded(row) for row in some.tolist()], sites=("v",)).v
+            for layer, found in enumerate(parts):
+                found.append(v.layer(layer)[:, :, -1].float())
+        return [torch.cat(found) for found in parts]
+    base = HeadCache.run(model, [Unpadded(row) for row in prompts[:1].tolist()], sites=("keys", "values"))
 
     def keep(layer: int, values: Tensor) -> None:
         parts[layer].append(values[:, -1].float())
@@ -104,15 +105,6 @@ def values_after(
     return [torch.cat(found) for found in parts]
 
 
-def _last_values(model: ModelCore, prompts: Int[Tensor, "prompt pos"]) -> list[Float[Tensor, "prompt kv d_head"]]:
-    parts: list[list[Tensor]] = [[] for _ in range(model.n_layers)]
-    for some in prompts.split(_PROMPTS_AT_ONCE):
-        values = HeadCache.run(model, [Unpadded(row) for row in some.tolist()], sites=("v",)).site("v")
-        for layer, found in enumerate(parts):
-            found.append(values.layer(layer)[:, :, -1].float())
-    return [torch.cat(found) for found in parts]
-
-
 AnyPrompts = Prompts | PromptPairs | Sequence[PromptLike]
 
 
@@ -121,32 +113,13 @@ class CachedRuns:
 
     def __init__(self, model: Model, prompts: Prompts | PromptPairs) -> None:
         self.model, self.prompts, self.reading = model, prompts, as_here()
-        self._notes: dict[str, str] = {}
-        with noting(self._notes):
+        self.notes: dict[str, str] = {}  # how chats were read, such as the date that their template got
+        with noting(self.notes):
             tokens = prompts.tokens(model)
         sides = tokens if isinstance(tokens, tuple) else (tokens,)
         self.tokens: dict[str, Tokens] = dict(zip(("clean", "corrupted"), sides, strict=False))
-        self.ran = 0
         self._kept: dict[str, HeadCache] = {}
         self._held: dict[str, Mapping[HeadId, Tensor]] = {}
-        self._noted: list[tuple[int, int]] | None = None
-
-    def note_reading(self) -> None:
-        """Note for the provenance how chats were read, such as the date that their template got."""
-        for name, value in self._notes.items():
-            note(name, value)
-
-    def note_weights(self) -> None:
-        """Note the version counters of the weights, for ``check_weights``."""
-        self._noted = versions_now(self.model.backend)
-
-    def check_weights(self) -> None:
-        """Check that no weight was written into or replaced since the weights were noted."""
-        if self._noted is not None and self._noted != versions_now(self.model.backend):
-            raise ValueError(
-                "job: the model's weights have changed since the job's runs were cached, so the runs are not those of "
-                "this model any more; prepare a new job with mh.prepare(model, ...)"
-            )
 
     def sides(self, base: str) -> tuple[Tokens, Tokens | None]:
         """The tokens of the base run and, for pairs, of the source run."""
@@ -162,7 +135,6 @@ class CachedRuns:
             how: Any = {"limits": limits, "held": self._held.get(side), "on_disk": on_disk}
             (kept,) = HeadCache.together(self.model, [(self.tokens[side], wanted)], **how)
             self._kept[side] = kept
-            self.ran += kept.computed
         return kept
 
     def both(self, sites: Mapping[str, Sequence[str]], limits: Limits, on_disk: bool) -> list[HeadCache]:
@@ -175,13 +147,11 @@ class CachedRuns:
         if others and fits and not self._kept and not self._held and self._unshared(sites) < _PASS_COSTS:
             runs = HeadCache.together(self.model, [(self.tokens[s], sites[s]) for s in sites], limits=limits)
             self._kept = dict(zip(sites, runs, strict=True))
-            self.ran += sum(run.computed for run in runs)
         base = self.run(side, sites[side], limits, on_disk)
         base.check_finite()
         for other in others:
             if other not in self._kept and set(sites[other]) <= {"z"} and not self._held:
                 self._kept[other] = run_sharing_prefix(base, self.tokens[other], limits=limits)
-                self.ran += self._kept[other].computed
         return [base, *(self.run(other, sites[other], limits, on_disk) for other in others)]
 
     def _unshared(self, sites: Mapping[str, Sequence[str]]) -> int:
@@ -190,12 +160,6 @@ class CachedRuns:
         window, _, _ = _other_tokens(self.model, first, second)
         wide, pos = 2 * window.width > first.ids.shape[1], first.ids.shape[1]
         return 0 if wide or {*sites[[*sites][1]]} != {"z"} else len(second) * (pos - window.width)
-
-    def with_held(self, held: Mapping[str, Mapping[HeadId, Float[Tensor, "prompt pos d_head"]]]) -> CachedRuns:
-        """Other runs of the same prompts, with a z for some heads of each side that replaces their own."""
-        other = copy(self)
-        other._kept, other._held = {}, dict(held)
-        return other
 
     def bytes(self, sites: Mapping[str, Sequence[str]]) -> int:
         """Memory that runs with these activations of each side take, in bytes."""
@@ -247,4 +211,6 @@ def runs_given(runs: CachedRuns, held: Held, base: str, limits: Limits) -> Cache
             finite = Finite(rule)
             z[side][head] = new_z(rule, run, source, [head], None, finite, of_all)[0][:, 0]
             finite.check()
-    return runs.with_held(z)
+    other = copy(runs)
+    other._kept, other._held = {}, dict(z)
+    return other

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.engine import proved
@@ -18,15 +18,13 @@ from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.report import describe_intervention, warn_of_answers
 from mechheads.engine.wavefront import Edit, Wave
-from mechheads.engine.work import Work, compute, edit_of, new_z_of_all
+from mechheads.engine.work import UnitRuns, Work, compute, edit_of, taken
 from mechheads.heads import HeadId, HeadLike, check_head
-from mechheads.interventions.new_z import Finite, first_change, new_z
 from mechheads.messages.notices import stop_if
 from mechheads.metrics import name_of
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance
-from mechheads.runs.head_tensor import LayerStore
 from mechheads.scale.ray_cluster import pool_of
 
 
@@ -35,7 +33,8 @@ class SetRun:
 
     def __init__(self, job: Job) -> None:
         self.job, plan = job, job.plan
-        self.z, self._first = replaced_z(job)
+        units, self._first = UnitRuns(job).changes([(head, 0) for head in job.heads])
+        self._new = [new for unit in units for new in unit]
         self._ready: tuple[int, Wave, dict[HeadId, Edit]] | None = None
         tokens = tokens_in_flight(job.model, job.spec.limits.memory // 4, plan.pos, job.spec.limits)
         self.at_once = max(1, tokens // (plan.rows * plan.width))
@@ -50,7 +49,8 @@ class SetRun:
     def edits(self, unit: Set[HeadId], prompt: int, entry: int = 0) -> list[proved.PlainHook]:
         """The hooks that change a set in a plain forward pass of a prompt."""
         n = int(self.job.tokens.on_cpu.lengths[prompt])
-        return [proved.edit(self.job.model, "z", head, self.z[head.layer][prompt, head.head, :n]) for head in unit]
+        new = [(head, values[prompt, :n, index]) for head, values, index in self._new if head in unit]
+        return [proved.edit(self.job.model, "z", *of_head) for of_head in new]
 
     def zeroed(self) -> SetRun:
         """The same sets with z set to zero."""
@@ -61,11 +61,8 @@ class SetRun:
         if self._ready is None or self._ready[0] != begin:
             job, rows = self.job, slice(begin, begin + self.job.plan.rows)
             window = job.window(self._first, rows)
-            wave, edits = job.wave(rows, window), dict[HeadId, Edit]()
-            for layer in sorted({head.layer for head in job.heads}):
-                new = wave.take(self.z[layer].transpose(1, 2))
-                edits |= {h: edit_of(h, new[:, :, h.head]) for h in job.heads if h.layer == layer}
-            self._ready = begin, wave, edits
+            wave = job.wave(rows, window)
+            self._ready = begin, wave, {new[0]: edit_of(*new) for new in taken([self._new], wave.take)[0]}
         return self._ready[1], self._ready[2]
 
 
@@ -76,7 +73,7 @@ def _set_effects(job: Job) -> Work:
 
 class SetRuns:
     """Computes the metric with the z of whole sets of heads replaced; ``spec.heads`` are those that sets may contain.
-    ``at_once`` sets go through the layers together; ``z`` is the new z of the heads, by layer."""
+    ``at_once`` sets go through the layers together."""
 
     def __init__(self, model: Model, spec: Spec, *, runs: CachedRuns | None = None) -> None:
         self.job = make_ready(model, spec, runs=runs)
@@ -89,7 +86,7 @@ class SetRuns:
         self.base_value: Float[np.ndarray, " prompt"] = self.job.evaluator.base_value.cpu().numpy()
         warn_of_answers(self.job)
         run = SetRun(self.job)
-        self.at_once, self.z = run.at_once, run.z
+        self.at_once = run.at_once
         self._work = Work(self.job, _set_effects, run, self.job.evaluator.of_units)
 
     def values(
@@ -131,21 +128,6 @@ class SetRuns:
             prompts=self.job,
             n_prompts=len(self.job.tokens),
         )
-
-
-def replaced_z(job: Job) -> tuple[LayerStore, Int[Tensor, " prompt"]]:
-    """The new z of a job's heads, by layer [prompt, head, pos, d_head], and the first position that changes."""
-    of_all, finite, differs = new_z_of_all(job, 0), Finite(job.intervention), []
-    store = LayerStore(job.model.n_layers, len(job.tokens), job.base.stores["z"].on_disk)
-    for layer in sorted({head.layer for head in job.heads}):
-        heads = [head for head in job.heads if head.layer == layer]
-        z, changed = new_z(job.intervention, job.base, job.source, heads, job.places[0].at, finite, of_all)
-        new = job.base.z.layer(layer).clone()
-        for i, head in enumerate(heads):
-            new[:, head.head] = z[:, i]
-        differs.append(changed.any(1))
-        store.add(layer, new)
-    return store, first_change(differs, finite)
 
 
 def head_set(heads: Iterable[HeadLike], model: Model, name: str) -> tuple[HeadId, ...]:

@@ -39,6 +39,7 @@ from mechheads.messages.notices import Wrapped, warn
 from mechheads.metrics import Metric, kl_divergence, read_positions, try_metric
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model, source_of
+from mechheads.prompts.chats import note
 from mechheads.prompts.prompts import PromptPairs, Prompts, Side, as_prompts
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import RUN_SITES, HeadCache, check_sites
@@ -170,11 +171,9 @@ class Job(Wrapped):
         runs: the cached runs, which other jobs can share.
         base: the base run; ``source``: the source run, None for plain prompts.
         heads, places: what is changed, one head at one place at a time.
-        site: the activation that the intervention replaces.
         at: the positions that the metric reads; ``at_on_cpu``: where windows are made.
         reading: what the metric reads there, and how far runs go for it.
         answers: which of ``answer`` and ``wrong`` the metric uses, if no heads are ablated all the time.
-        starts: for each place, the first position that changes in each prompt.
         plan: the cost of the sweep.
         seconds: the time that the cached runs took.
         ledger: stores finished units; None without ``store``.
@@ -189,12 +188,10 @@ class Job(Wrapped):
     source: HeadCache | None
     heads: tuple[HeadId, ...]
     places: tuple[Place, ...]
-    site: Site
     at: Int[Tensor, "prompt position"]
     at_on_cpu: Int[Tensor, "prompt position"]
     reading: Reading
     answers: frozenset[str]
-    starts: tuple[Int[Tensor, " prompt"], ...]
     plan: Plan
     seconds: float
     ledger: Ledger | None = None
@@ -216,6 +213,11 @@ class Job(Wrapped):
     @property
     def intervention(self) -> Intervention:
         return self.spec.intervention
+
+    @property
+    def site(self) -> Site:
+        """The activation that the intervention replaces."""
+        return site_of(self.spec.intervention)
 
     @property
     def tokens(self) -> Tokens:
@@ -242,8 +244,7 @@ class Job(Wrapped):
 
     def intervening(self, intervention: Intervention) -> Job:
         """The same job without a ledger and with another intervention, which needs only what is cached already."""
-        spec = replace(self.spec, intervention=intervention)
-        return replace(self, spec=spec, site=site_of(intervention), ledger=None)
+        return replace(self, spec=replace(self.spec, intervention=intervention), ledger=None)
 
     def as_part(self, suffix: str) -> Job:
         """The same job, whose units have a name of their own in the ledger."""
@@ -272,8 +273,9 @@ def resolve(model: Model | Job, prompts: AnyPrompts | Job | None, name: str = "p
         raise ValueError(f"{name} is a job of another model; give a job of this model, from mh.prepare(model, ...)")
     else:
         job = prompts
-    job.runs.check_weights()
-    job.runs.note_reading()
+    job.base.need_model()
+    for noted, value in job.runs.notes.items():
+        note(noted, value)
     return job.runs
 
 
@@ -304,7 +306,6 @@ def prepare(model: Model, prompts: AnyPrompts, *, sites: Sequence[str] = ("z",))
     on_disk = runs.bytes(dict.fromkeys(runs.tokens, kept)) > limits.memory
     for run in runs.both(dict.fromkeys(runs.tokens, kept), limits, on_disk):
         run.check_finite()
-    runs.note_weights()
     intervention = Patch() if isinstance(prompts, PromptPairs) else Zero()
     return make_ready(model, Spec(runs.prompts, intervention, kl_divergence, limits=limits), runs=runs)
 
@@ -352,8 +353,7 @@ def make_ready(model: Model, spec: Spec, *, runs: CachedRuns | None = None, stor
             "use less memory"
         )
     plan = _as_before(plan, ledger, "waves")
-    of_metric = at, read, reading, answers
-    return Job(model, spec, runs, base, source, heads, places, site, *of_metric, starts, plan, seconds, ledger)
+    return Job(model, spec, runs, base, source, heads, places, at, read, reading, answers, plan, seconds, ledger)
 
 
 def _as_before(plan: Plan, ledger: Ledger | None, name: str) -> Plan:

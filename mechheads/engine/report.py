@@ -145,8 +145,8 @@ def _shown(
         for index in which.nonzero()[:_SHOWN, 0].tolist():
             ids = [int(each[index]) for each in tokens]
             p = job.backend.unembed(final[index]).float().softmax(-1)[ids].tolist()
-            said = zip(token_strings(ids, job.model.tokenizer), p, strict=True)
-            yield f"{prompts[index]!r} ({' against '.join(f'{text!r} {share:.2g}' for text, share in said)})"
+            shown = zip(token_strings(ids, job.model.tokenizer), p, strict=True)
+            yield f"{prompts[index]!r} ({' against '.join(f'{text!r} {share:.2g}' for text, share in shown)})"
 
     n = int(which.sum())
     rest = f" and {n - _SHOWN} more" if n > _SHOWN else ""

@@ -16,7 +16,6 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.limits import current
@@ -268,7 +267,15 @@ class StoredProgress:
 
     def state(self, name: str, begin: State) -> State:
         """The state from which a unit goes on: the stored one, or ``begin``, which has the same shapes."""
-        return _from_row(self._stored.pop(name)[1:], begin) if name in self._stored else begin
+        if name not in self._stored:
+            return begin
+        tensors = {name: torch.as_tensor(value) for name, value in vars(begin).items()}
+        parts = torch.from_numpy(self._stored.pop(name)[1:]).split([tensor.numel() for tensor in tensors.values()])
+        new: dict[str, Any] = {
+            at: part.view(of.shape).to(of.dtype).to(of.device) if isinstance(vars(begin)[at], Tensor) else int(part)
+            for (at, of), part in zip(tensors.items(), parts, strict=True)
+        }
+        return replace(begin, **new)  # type: ignore[type-var]
 
     def see(self, name: str, state: Any, done: int) -> None:
         """Note the state of a unit; of several, a ledger keeps the one that is furthest (``done``)."""
@@ -280,7 +287,10 @@ class StoredProgress:
         """Store every state that was noted since the last time."""
         start = time.monotonic()
         if self._ledger is not None:
-            rows = {name: np.concatenate([[done], _to_row(state)]) for name, (done, state) in self._unwritten.items()}
+            rows = {}
+            for name, (done, state) in self._unwritten.items():  # float64 holds each number of a state exactly
+                numbers = [torch.as_tensor(value).cpu().flatten().double() for value in (done, *vars(state).values())]
+                rows[name] = torch.cat(numbers).numpy()
             self._ledger.commit(rows, moving=True)
         self._unwritten.clear()
         end = time.monotonic()
@@ -291,19 +301,3 @@ class StoredProgress:
 
     def __exit__(self, *_: object) -> None:
         self.write()
-
-
-def _to_row(state: object) -> Float[np.ndarray, " value"]:
-    """All numbers of a state; float64 holds each of them exactly."""
-    return torch.cat([torch.as_tensor(value).cpu().flatten().double() for value in vars(state).values()]).numpy()
-
-
-def _from_row(row: Float[np.ndarray, " value"], like: State) -> State:
-    """The state whose numbers these are, with the shapes, dtypes and devices of another."""
-    tensors = [torch.as_tensor(value) for value in vars(like).values()]
-    parts = torch.from_numpy(row).split([tensor.numel() for tensor in tensors])
-    new: dict[str, Any] = {
-        name: part.view(tensor.shape).to(tensor.dtype).to(tensor.device) if isinstance(value, Tensor) else int(part)
-        for (name, value), tensor, part in zip(vars(like).items(), tensors, parts, strict=True)
-    }
-    return replace(like, **new)  # type: ignore[type-var]

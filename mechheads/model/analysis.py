@@ -60,7 +60,9 @@ class Analysis(Protocol[P, Result]):
 def analysis(function: Callable[P, R]) -> Analysis[P, R]:
     """Decorator for a function whose first argument is a model: arguments are checked, and results record the call."""
     signature = inspect.signature(function)
-    shown = _with_options(signature)
+    parameters = list(signature.parameters.values())
+    last = len(parameters) - any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+    shown = signature.replace(parameters=[*parameters[:last], *_PARAMETERS, *parameters[last:]])
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> R:
@@ -87,7 +89,8 @@ def analysis(function: Callable[P, R]) -> Analysis[P, R]:
                 raise ValueError(f"{function.__name__}(): {within}{error}") from None
 
     call.__signature__ = shown  # type: ignore[attr-defined]
-    call.__doc__ = _documented(function.__doc__)
+    first, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
+    call.__doc__ = "\n\n".join(filter(None, (first, _DOCUMENTED, rest))) if first else None
     return cast(Analysis[P, R], call)
 
 
@@ -95,20 +98,6 @@ def _holds(given: Any, part: object) -> bool:
     """Whether something is what was given, or in its lists and dicts."""
     inside = [*given, *given.values()] if isinstance(given, Mapping) else given
     return given is part or (isinstance(inside, (list, tuple, set)) and any(_holds(each, part) for each in inside))
-
-
-def _with_options(signature: inspect.Signature) -> inspect.Signature:
-    parameters = list(signature.parameters.values())
-    last = len(parameters) - any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
-    return signature.replace(parameters=[*parameters[:last], *_PARAMETERS, *parameters[last:]])
-
-
-def _documented(doc: str | None) -> str | None:
-    """A docstring that names the options after its first paragraph."""
-    if doc is None:
-        return None
-    first, _, rest = inspect.cleandoc(doc).partition("\n\n")
-    return "\n\n".join(filter(None, (first, _DOCUMENTED, rest)))
 
 
 def _options(signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -214,7 +214,4 @@ class ModelCore(Wrapped):
         )
 
 
-@cache
-def _version_of(library: str) -> str:
-    """The installed version; reading it takes milliseconds, and it cannot change while the library is loaded."""
-    return importlib.metadata.version(library)
+_version_of = cache(importlib.metadata.version)  # which takes milliseconds

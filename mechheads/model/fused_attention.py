@@ -64,13 +64,6 @@ class FusedAttention(ABC):
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the bridge's attention, or its method after it has split q, k and v, does without a pattern."""
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
-        """The z of each head, from q, k and v [row, head, pos, d_head] and a mask, boolean or added to the scores."""
-        if is_causal(mask, self.long):
-            return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
-        added = mask if mask.dtype == torch.bool else mask.to(q.dtype)
-        return scaled_dot_product_attention(q, k, v, attn_mask=added, scale=scale)
-
 
 class Own(FusedAttention):
     """transformers' own attention, with its fused kernel."""
@@ -79,7 +72,8 @@ class Own(FusedAttention):
         mask = kwargs.get("attention_mask")
         if mask is not None and is_causal(mask, self.long):
             kwargs["attention_mask"] = None
-        own = _with_fused_kernel(self._own)
+        own, config = _shallow(self._own), _shallow(self._own.config)  # layers and threads share the configuration
+        vars(config)[_KERNEL], vars(own)["config"] = "sdpa", config
         return type(own).forward(own, *args, **kwargs)
 
 
@@ -106,7 +100,11 @@ class Split(FusedAttention):
         if mask is None:
             mask = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
         k, v = (each if stored == heads else each.repeat_interleave(heads // stored, dim=1) for each in (k, v))
-        z = self._attend(q, k, v, mask[..., -queries:, :keys], scale)
+        mask = mask[..., -queries:, :keys]
+        how: dict[str, Any] = {"is_causal": True}
+        if not is_causal(mask, self.long):
+            how = {"attn_mask": mask if mask.dtype == torch.bool else mask.to(q.dtype)}
+        z = scaled_dot_product_attention(q, k, v, scale=scale, **how)
         z = bridge._reshape_attn_output(z, rows, queries, heads, d_head)
         return bridge._apply_output_projection(z), None
 
@@ -125,14 +123,6 @@ def fused_attention(block: Any, long: int) -> FusedAttention | None:
     parts = getattr(attention, "submodules", {}).items()
     calls_the_same = all(getattr(own, str(part.name), None) is getattr(attention, name, None) for name, part in parts)
     return Own(attention, long) if is_wrapped and calls_the_same and not hasattr(own, _OWN) else None
-
-
-def _with_fused_kernel(attention: Any) -> Any:
-    """The same attention with the fused kernel; the configuration that layers and threads share keeps its own."""
-    same, config = _shallow(attention), _shallow(attention.config)
-    vars(config)[_KERNEL] = "sdpa"
-    vars(same)["config"] = config
-    return same
 
 
 def _shallow(thing: R) -> R:

@@ -82,9 +82,9 @@ def prove_loaded(model: ModelCore, references: Sequence[Reference]) -> None:
         except _Unreadable as error:
             raise ValueError(f"{backend.description} cannot be read: {error}") from error
         except _ERRORS as error:
-            said = first_sentence(error)
+            reason = first_sentence(error)
             raise ValueError(
-                f"{backend.description} cannot be read: running it block by block fails: {said}"
+                f"{backend.description} cannot be read: running it block by block fails: {reason}"
             ) from error
         backend.layout = backend.without_users_hooks(lambda: choose_layout(tried))
 
@@ -93,15 +93,12 @@ def references_of(model: Any) -> list[Reference]:
     """What a model gives for a short prompt, and for a long one if it needs it; nothing if it is on several devices."""
     if hasattr(model, "hf_device_map"):
         return []
-    return [_reference_of(model, length) for length in trial_lengths(model.config)]
-
-
-def _reference_of(model: Any, length: int) -> Reference:
-    """What a transformers model gives for one prompt."""
-    embedding = model.get_input_embeddings().weight
-    ids = trial_tokens(len(embedding), 1, length, embedding.device)
-    places = torch.linspace(0, length - 1, min(length, _PLACES), device=ids.device).round().long()
-    return Reference(ids, places, logits_of(model, ids, places.tolist())[0])
+    embedding, found = model.get_input_embeddings().weight, []
+    for length in trial_lengths(model.config):
+        ids = trial_tokens(len(embedding), 1, length, embedding.device)
+        places = torch.linspace(0, length - 1, min(length, _PLACES), device=ids.device).round().long()
+        found.append(Reference(ids, places, logits_of(model, ids, places.tolist())[0]))
+    return found
 
 
 def trial_lengths(config: Any) -> list[int]:
@@ -282,7 +279,6 @@ def _check_hooks_exist(backend: Backend) -> None:
             raise _Unreadable(
                 f"{_layer(backend, layer)} has no attention heads; mechheads reads models that have them in every layer"
             )
-    for layer in range(backend.sizes.n_layers):
         for site in (*_READ, "pattern"):
             if backend.hook_name(site, layer) not in backend.hook_points:
                 raise _Unreadable(f"{_layer(backend, layer)} does not let {_name(site)} be read")

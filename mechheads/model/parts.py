@@ -101,8 +101,7 @@ class Devices:
     @property
     def free(self) -> int | None:
         """The free memory of the CUDA device that has least; None without CUDA."""
-        each = [size for device in self.each if (size := free_bytes(device)) is not None]
-        return min(each, default=None)
+        return min((torch.cuda.mem_get_info(at)[0] for at in self.each if at.type == "cuda"), default=None)
 
 
 def devices_of(blocks: Iterable[nn.Module], embedding: Tensor) -> Devices:
@@ -117,11 +116,6 @@ def moved(tensor: Tensor, device: torch.device) -> Tensor:
         return tensor
     from_memory = tensor.pin_memory() if device.type == "cuda" and not tensor.is_cuda else tensor
     return from_memory.to(device, non_blocking=device.type not in ("cpu", "mps"))
-
-
-def free_bytes(device: torch.device) -> int | None:
-    """The free memory of a CUDA device; None for other devices."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
 @dataclass(frozen=True)

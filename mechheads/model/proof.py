@@ -92,18 +92,15 @@ class Proofs:
             self.prove()
         except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
             if not isinstance(error, NotProved):
-                self._explain(error)
+                try:
+                    self.prove()
+                except NotProved as reason:
+                    raise reason from error
+                except (RuntimeError, TypeError, ValueError, AttributeError, LookupError):
+                    pass  # the first error says what is wrong
             raise
         finally:
             self._open = None
-
-    def _explain(self, error: Exception) -> None:
-        try:
-            self.prove()
-        except NotProved as reason:
-            raise reason from error
-        except (RuntimeError, TypeError, ValueError, AttributeError, LookupError):
-            return
 
     def new(self, run: int, prompt: int, at: Sequence[int]) -> tuple[int, ...]:
         """The positions of a run's prompt that were not claimed yet in this analysis."""
@@ -124,13 +121,8 @@ class Proofs:
         final: Float[Tensor, "prompt d_model"],
     ) -> None:
         """Claim the final states of the last tokens of the shortest and the longest prompt."""
-        self.claim(
-            [
-                Claim(f"{what} {i}", tuple(ids[i, :n].tolist()), (n - 1,), final[i : i + 1])
-                for i, n in enumerate(lengths.tolist())
-                if i in shortest_and_longest(lengths)
-            ]
-        )
+        ends = at_the_ends(ids, lengths, [[n - 1] for n in lengths.tolist()])
+        self.claim([Claim(f"{what} {i}", row, at, final[i : i + 1]) for i, row, at in ends])
 
     def prove(self, more: Sequence[Claim] = (), instead: Sequence[Claim] = ()) -> bool:
         """Prove what is open, where ``instead`` stands for claims of the same run and length, and ``more``.
@@ -140,21 +132,16 @@ class Proofs:
         claims = [*more, *dict.fromkeys(opened)]
         if self._open:
             self._open = []
-        ours = _compared(self.backend, claims)
+        every = [(claim.reads is None, states) for claim in claims for states in (claim.found, claim.unchanged)]
+        final = [states for of_logits, states in every if states is not None and of_logits]
+        logits = iter(self.backend.unembed(torch.cat(final)).split(list(map(len, final))) if final else ())
+        compared = [next(logits) if states is not None and of_logits else states for of_logits, states in every]
+        ours: list[tuple[Any, Tensor | None]] = list(zip(compared[::2], compared[1::2], strict=True))
         for claim, (mine, _), wanted in zip(claims, ours, plain(self.backend, claims), strict=True):
             check(self.backend, claim, mine, wanted)
         shows = SHOWS * tolerance(self.backend)
         pairs = [(mine, old, claim.reads is None) for claim, (mine, old) in zip(claims, ours, strict=True)]
         return all(old is None or apart(mine, old, logits=logits) >= shows for mine, old, logits in pairs)
-
-
-def _compared(backend: Backend, claims: Sequence[Claim]) -> list[tuple[Tensor, Tensor | None]]:
-    """What is compared of each claim, and of what it was unchanged: their logits, all from one product."""
-    every = [(claim, states) for claim in claims for states in (claim.found, claim.unchanged)]
-    final = [states for claim, states in every if states is not None and claim.reads is None]
-    logits = iter(backend.unembed(torch.cat(final)).split([len(states) for states in final]) if final else ())
-    found = [next(logits) if states is not None and claim.reads is None else states for claim, states in every]
-    return list(zip(found[::2], found[1::2], strict=True))  # type: ignore[arg-type]
 
 
 def shortest_and_longest(lengths: Int[Tensor, " prompt"]) -> list[int]:

@@ -78,7 +78,6 @@ class HeadCache(Wrapped):
         logits: [prompt, pos, d_vocab], computed from ``final`` [prompt, pos, d_model].
         tokens: the prompts as tokenised for the run.
         held: heads whose z was given to the run, and stays the same in runs that are resumed from it.
-        computed: how many tokens were computed.
 
     Made by ``model.cache(prompts)``.
 
@@ -102,7 +101,6 @@ class HeadCache(Wrapped):
         self.n_heads, self._n_kv_heads = heads
         self.n_layers = next(iter(stores.values())).n_layers
         self.held: tuple[HeadId, ...] = ()
-        self.computed = tokens.ids.numel()
         self._gives_copies = False
         self._serial = next(_SERIALS)
         self._mark = None if model.backend.on_disk else versions_now(model.backend)
@@ -124,19 +122,8 @@ class HeadCache(Wrapped):
         held: Mapping[HeadId, Float[Tensor, "prompt pos d_head"]] | None = None,
         on_disk: bool | None = None,
     ) -> HeadCache:
-        """Run the prompts and keep every head's activations.
-
-        Args:
-            model: from ``mh.load`` or ``mh.wrap``.
-            prompts: a list of strings, chats or ids, ``Prompts``, or ``Tokens``.
-            sites: which of z, pattern, q, k and v to keep.
-            limits: the memory; by default that of ``mh.settings``.
-            held: a z that replaces a head's own.
-            on_disk: whether activations are kept on disk; by default, if they are larger than the memory.
-
-        Raises:
-            ValueError: if a prompt cannot be run, a site is not known.
-        """
+        """Run the prompts and keep every head's activations; ``held``: a z that replaces a head's own.
+        ``on_disk``: whether activations are kept on disk; by default, if they are larger than the memory."""
         limits = current().limits if limits is None else limits
         sites = check_sites(sites)
         tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
@@ -275,7 +262,8 @@ class HeadCache(Wrapped):
             raise ValueError("this run was pickled, which leaves its model out; run it again: model.cache(...)")
         if self._mark is not None and self._mark != versions_now(self.model.backend):
             raise ValueError(
-                "the model's weights have changed since this run was cached; run it again: model.cache(...)"
+                "the model's weights have changed since this run was cached; run it again: model.cache(...), or "
+                "prepare a new job with mh.prepare(model, ...)"
             )
         return self.model
 

@@ -36,7 +36,7 @@ def test_a_job_of_other_weights_is_refused(small: mh.Model) -> None:
     np.testing.assert_array_equal(mh.activation_patch(job).values, before.values)
     write(small)
     for analysis in (mh.activation_patch, mh.path_patch, mh.patching.attribution_patch):
-        with pytest.raises(ValueError, match=r"job: the model's weights have changed since .* prepare a new job"):
+        with pytest.raises(ValueError, match=r"the model's weights have changed since .* prepare a new job"):
             analysis(job)
 
 
