@@ -325,7 +325,16 @@ def make_ready(model: Model, spec: Spec, *, runs: CachedRuns | None = None, stor
     reached = reading.reached_by(heads)
     answers = try_metric(spec.metric, tokens, reading.width)
     answers = frozenset() if held else answers
-    ledger = _ledger_of(model, spec, runs, heads, store)
+    ledger = store.open(
+        model,
+        {"base": tokens, "source": other},
+        intervention=spec.intervention,
+        metric=spec.metric,
+        heads=[str(head) for head in heads],
+        positions=spec.positions,
+        base=spec.base,
+        **({"given": [(str(head), rule) for head, rule in spec.held]} if held else {}),
+    )
     start = time.perf_counter()
     if held:
         runs = runs_given(runs, spec.held, spec.base, spec.limits)
@@ -364,21 +373,6 @@ def _as_before(plan: Plan, ledger: Ledger | None, name: str) -> Plan:
     joined = ledger.remember(f"joined {name}", plan.joined)
     return replace(
         plan, rows=rows, stack=stack, width=width, groups=groups and tuple(map(tuple, groups)), joined=joined
-    )
-
-
-def _ledger_of(model: Model, spec: Spec, runs: CachedRuns, heads: Sequence[HeadId], store: Store) -> Ledger | None:
-    """The ledger of a request; None if nothing is stored."""
-    tokens, other = runs.sides(spec.base)
-    return store.open(
-        model,
-        {"base": tokens, "source": other},
-        intervention=spec.intervention,
-        metric=spec.metric,
-        heads=[str(head) for head in heads],
-        positions=spec.positions,
-        base=spec.base,
-        **({"given": [(str(head), rule) for head, rule in spec.held]} if spec.held else {}),
     )
 
 
