@@ -43,14 +43,10 @@ class Batch:
 
     def __str__(self) -> str:
         first, *others = self.units
-        return _show(first) + (f" and {len(others)} more" if others else "")
-
-
-def _show(unit: Any) -> str:
-    """The name of a unit in messages."""
-    if isinstance(unit, frozenset):
-        return f"set {' '.join(map(str, sorted(unit)))}"
-    return f"{unit[0]}, place {unit[1]}" if isinstance(unit, tuple) else str(unit)
+        name = f"{first[0]}, place {first[1]}" if isinstance(first, tuple) else str(first)
+        if isinstance(first, frozenset):
+            name = f"set {' '.join(map(str, sorted(first)))}"
+        return name + (f" and {len(others)} more" if others else "")
 
 
 def by_workers(workers: Workers, setup: Setup, requests: Sequence[Any], take: Callable[[int, Any], object]) -> bool:

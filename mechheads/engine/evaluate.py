@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -137,12 +136,6 @@ class Evaluator:
             some = moved(changed.nonzero()[:, 0], final.device)
             change[some] = self.value(final[some]) - self._base
         return change.masked_fill(~change.isfinite().all(1, keepdim=True), torch.nan).cpu().numpy()
-
-    def of_units(
-        self, units: Sequence[Any], finals: Sequence[Float[Tensor, "unit prompt position d_model"]]
-    ) -> Float[np.ndarray, "unit prompt"]:
-        """The change of the metric for units whose final states are one entry."""
-        return self(finals[0])
 
     def value(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[Tensor, "copy prompt"]:
         """The metric of each copy and prompt."""

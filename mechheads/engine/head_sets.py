@@ -68,7 +68,7 @@ class SetRun:
 
 def _set_effects(job: Job) -> Work:
     """The change of a job's metric with the z of whole sets of heads replaced [prompt]."""
-    return Work(job, _set_effects, SetRun(job), job.evaluator.of_units)
+    return Work(job, _set_effects, SetRun(job), lambda units, finals: job.evaluator(finals[0]))
 
 
 class SetRuns:
@@ -85,9 +85,8 @@ class SetRuns:
             )
         self.base_value: Float[np.ndarray, " prompt"] = self.job.evaluator.base_value.cpu().numpy()
         warn_of_answers(self.job)
-        run = SetRun(self.job)
-        self.at_once = run.at_once
-        self._work = Work(self.job, _set_effects, run, self.job.evaluator.of_units)
+        self._work = _set_effects(self.job)
+        self.at_once = self._work.run.at_once
 
     def values(
         self,

@@ -30,7 +30,7 @@ BATCHES_A_WORKER = 3
 
 _LEAST_SPARE = 16
 """If cached runs fill the budget, prompts run together in this part of it: one at a time takes ten times as long."""
-_VALUE_BYTES = 16
+VALUE_BYTES = 16
 """What the value of a unit and a prompt takes: two numbers in float64, as it is measured and in the result."""
 
 
@@ -175,7 +175,7 @@ def make_plan(
     cached = [cache_sizes(model, run.tokens, tuple(run.stores)) for run in (base, source) if run]
     cached += [cache_sizes(model, base.tokens, ("z",))] if site != "z" else []
     kept = sum(sum(size.values()) // (model.n_layers if on_disk else 1) for size in cached)
-    kept += _base_logits(prompts, read, limits) + _VALUE_BYTES * units * prompts
+    kept += _base_logits(prompts, read, limits) + VALUE_BYTES * units * prompts
     spare = max(budget - kept, budget // _LEAST_SPARE)
     room = max(spare - logit_bytes(prompts, read, limits), budget // _LEAST_SPARE)
     if packing is not None and packing.width > tokens_in_flight(model, room, packing.width, limits):
@@ -228,11 +228,6 @@ def flops_of_a_pass(plan: Plan, model: ModelCore) -> float:
     mlp = model.backend.d_mlp * (3 if getattr(cfg, "gated_mlp", False) else 2)
     token = model.d_model * (2 * model.d_head * heads + mlp) + 2 * model.n_heads * model.d_head * plan.pos
     return 2.0 * plan.prompts * (plan.pos * model.n_layers * token + model.d_model * model.d_vocab)
-
-
-def value_bytes(plan: Plan) -> int:
-    """The memory of the values of every unit and prompt."""
-    return _VALUE_BYTES * plan.units * plan.prompts
 
 
 def batches_at_least(limits: Limits) -> int:

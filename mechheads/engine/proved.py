@@ -79,13 +79,10 @@ def claim_of(job: Job, run: Provable, unit: Any, prompt: int, entry: int, states
         unchanged = unchanged[:, :n] if activation.site == "pattern" else unchanged
     held = [edit(job.model, "z", head, job.base.z[head][prompt, :n]) for head in job.base.held]
     ids = tuple(job.tokens.on_cpu.ids[prompt, :n].tolist())
-    what = f"what the engine gives for prompt {prompt} with {_named(unit)} changed"
+    named = str(unit[0]) if isinstance(unit, tuple) else f"{len(unit)} heads"
+    what = f"what the engine gives for prompt {prompt} with {named} changed"
     places = tuple(at[prompt][mask[prompt]].tolist())
     return Claim(what, ids, places, found, [*held, *edits], reads, unchanged)
-
-
-def _named(unit: Any) -> str:
-    return str(unit[0]) if isinstance(unit, tuple) else f"{len(unit)} heads"
 
 
 def _of_site(run: HeadCache, site: str, head: HeadId, prompt: int) -> Claim:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, Given, held_by
 from mechheads.engine.job import Job, Positions, Spec, Unit, by_place, make_ready, resolve
 from mechheads.engine.memory import UNSEEN, Cost
-from mechheads.engine.plan import Plan, bytes_read_by_waves, flops_of_a_pass, reading_seconds, value_bytes, with_workers
+from mechheads.engine.plan import VALUE_BYTES, Plan, bytes_read_by_waves, flops_of_a_pass, reading_seconds, with_workers
 from mechheads.engine.proved import prove_wave
 from mechheads.engine.report import (
     Metadata,
@@ -167,12 +167,13 @@ def plan(
     computing = time.perf_counter() - start - (0.0 if on_disk is None else on_disk.seconds - read)
     bytes_read = job.plan.passes * bytes_read_by_waves(model, job.plan.heads, job.plan.stack, job.reading)
     reading = reading_seconds(model, bytes_read + job.plan.weights_on_disk)
+    most = cost.peak + UNSEEN + VALUE_BYTES * job.plan.units * job.plan.prompts
     found = replace(
         job.plan,
         flops=prepared + total,
         forwards=(prepared + total) / flops_of_a_pass(job.plan, model),
         seconds=job.seconds + reading + computing * total / wave,
-        bytes=max(cost.peak + UNSEEN + value_bytes(job.plan), 0 if on_disk is None else job.plan.bytes),
+        bytes=most if on_disk is None else max(most, job.plan.bytes),
     )
     if limits.workers is not None:
         found = with_workers(found, model, pool_of(limits.workers).replicas, job.seconds)

@@ -75,7 +75,7 @@ class Work:
 
 def effects(job: Job) -> Work:
     """The change of a job's metric under its intervention [prompt]."""
-    return Work(job, effects, UnitRuns(job), job.evaluator.of_units)
+    return Work(job, effects, UnitRuns(job), lambda units, finals: job.evaluator(finals[0]))
 
 
 @dataclass

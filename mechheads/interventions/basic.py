@@ -53,15 +53,8 @@ class Context:
         Raises:
             ValueError: in text, which is written token by token.
 
-        >>> from dataclasses import dataclass
-        >>> @dataclass(frozen=True)
-        ... class Noisy:
-        ...     size: float
-        ...     seed: int = 0
-        ...
-        ...     def __call__(self, z, context):
-        ...         return z + self.size * context.noise(self.seed).to(z)
-        >>> noisy = mh.sweep(model, ["The capital of France is"], intervention=Noisy(0.1), heads="L23H4")
+        >>> noisy = lambda z, context: z + 0.1 * context.noise(seed=1).to(z)
+        >>> effect = mh.sweep(model, ["The capital of France is"], intervention=noisy, heads="L23H4")
         """
         rows = self.base.tokens.on_cpu.ids.tolist() if self.base is not None else []
         if (len(rows), *map(len, rows[:1])) != self.mask.shape:

@@ -152,18 +152,10 @@ class Ledger:
         return {name: _array(shape, data) for name, shape, data in rows}
 
     def commit(self, units: Mapping[str, np.ndarray], *, moving: bool = False) -> dict[str, np.ndarray]:
-        """Add finished units, all or none. Once this returns, they survive the end of the process.
+        """Add finished units, all or none, and return them as they are stored; they survive the end of the process.
 
-        Args:
-            moving: whether units are states whose first number says how far they are; the furthest one stays.
-
-        Returns:
-            The units as they are stored. If another process has committed a unit before, its values count, so that
-            all processes end with the same numbers; they may differ by rounding, because it cut other batches.
-
-        Raises:
-            ValueError: if one is not float64, or is already stored with another shape.
-            OSError: if the file cannot be written, for example because the disk is full.
+        If another process has committed a unit before, its values count, so that all processes end with the same
+        numbers. ``moving`` units are states whose first number says how far they are; of these, the furthest stays.
         """
         kept = {}
         with self._transaction():

@@ -126,7 +126,9 @@ def called(function: Callable[..., Any], signature: inspect.Signature, given: Ma
     parts = []
     for argument, value in given.items():
         parameter = signature.parameters.get(argument)
-        if value is None or (parameter is not None and _is_default(value, parameter.default)):
+        default = inspect.Parameter.empty if parameter is None else parameter.default
+        plain = isinstance(value, (bool, int, float, str))
+        if value is None or value is default or (plain and value == default):
             continue
         text = written(value) or ("result" if _is_result(value) else argument)
         by_name = parameter is None or parameter.kind is inspect.Parameter.KEYWORD_ONLY
@@ -159,10 +161,6 @@ def written(value: Any) -> str:
 def _is_result(value: Any) -> bool:
     """Whether a value is a result, which says what call gave it."""
     return isinstance(getattr(type(value), "call", None), property)
-
-
-def _is_default(value: Any, default: Any) -> bool:
-    return value is default or (isinstance(value, (bool, int, float, str)) and value == default)
 
 
 def _differs(value: Any, field: Any) -> bool:

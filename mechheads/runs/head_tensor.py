@@ -85,10 +85,8 @@ class HeadTensor:
 
     Index it by ``"L23H4"``, ``(23, 4)`` or a ``HeadId``. ``layer(23)`` is [prompt, head, ...] and
     ``stacked()`` is the whole tensor, [prompt, layer, head, ...]. Keys and values have one entry for each
-    key/value head; indexing by a query head gives the one that it reads.
-
-    Args:
-        copied: give copies, so that writing into them does not change the run.
+    key/value head; indexing by a query head gives the one that it reads. If ``copied``, it gives copies, so that
+    writing into them does not change the run.
     """
 
     def __init__(self, layers: LayerStore, n_heads: int, n_stored: int, copied: bool = False) -> None:

@@ -302,8 +302,6 @@ def check_answer(answer: Any, is_right: Callable[[Any], Any], *, right: str, hin
 
     >>> mh.testing.check_answer("L23H4", lambda head: head == "L23H4", right="It copies.", hint="Look at layer 23.")
     Right: It copies.
-    >>> mh.testing.check_answer("L0H0", lambda head: head == "L23H4", right="It copies.", hint="Look at layer 23.")
-    Not yet: Look at layer 23.
     """
     if answer is None or answer is ...:
         print("No answer yet.")

@@ -95,11 +95,7 @@ class KnownModel:
 
     @property
     def others(self) -> tuple[HeadId, ...]:
-        """All other heads: of a program, no answer depends on them; of a behaving model, they do nothing in particular.
-
-        >>> len(mh.testing.compiled_model("reverse").others)
-        6
-        """
+        """All other heads: no answer of a program depends on them; in a behaving model, they do nothing special."""
         every = (HeadId(layer, head) for layer in range(self.model.n_layers) for head in range(self.model.n_heads))
         return tuple(head for head in every if head not in self.nodes)
 
