@@ -42,14 +42,6 @@ class Receiver:
         return str(self.node) if self.head is None else f"{self.node}.{self.site}"
 
 
-@dataclass(frozen=True)
-class Arrived:
-    """What reaches the receivers (new values, for senders that come before them), and the final states if asked for."""
-
-    inputs: dict[Receiver, Float[Tensor, "sender prompt position d"]]
-    final: Float[Tensor, "sender prompt position d_model"] | None
-
-
 class Frozen:
     """Propagates the changes of senders through the layers with all other heads frozen, for some prompts.
     With ``mlps="frozen"``, a change travels along the residual stream only."""
@@ -62,23 +54,24 @@ class Frozen:
         self._ready: dict[int, Blocks] = {}
         self._row = torch.arange(len(where), device=where.device)[:, None]
 
-    def run(
-        self,
-        senders: Sequence[Sender],
-        receivers: Sequence[Receiver] = (),
-        *,
-        final: bool = False,
-    ) -> Arrived:
-        """Change one sender at a time, in order of layers; a z of several times d_head is that of neighbours."""
-        n_layers = self.model.n_layers
-        end = n_layers if final else max(receiver.layer for receiver in receivers) + 1
-        with torch.no_grad():
-            carry = self._carry_whole if self.mlps == "recomputed" else self._carry_change
-            inputs, stream = carry(senders, receivers, min(head.layer for head, _ in senders), end)
-            if not final:
-                return Arrived(inputs, None)
-            states = self.model.backend.finish(stream.flatten(0, 1))
-            return Arrived(inputs, states.view(stream.shape))
+    def inputs(
+        self, senders: Sequence[Sender], receivers: Sequence[Receiver]
+    ) -> dict[Receiver, Float[Tensor, "sender prompt position d"]]:
+        """What reaches receivers if one sender changes at a time, in order of layers, for senders before them."""
+        return self._carry(senders, receivers, max(receiver.layer for receiver in receivers) + 1)[0]
+
+    @torch.no_grad()
+    def final(self, senders: Sequence[Sender]) -> Float[Tensor, "sender prompt position d_model"]:
+        """The final states if one sender changes at a time, in order of layers."""
+        stream = self._carry(senders, (), self.model.n_layers)[1]
+        return self.model.backend.finish(stream.flatten(0, 1)).view(stream.shape)
+
+    @torch.no_grad()
+    def _carry(
+        self, senders: Sequence[Sender], receivers: Sequence[Receiver], end: int
+    ) -> tuple[dict[Receiver, Tensor], Tensor]:
+        carry = self._carry_whole if self.mlps == "recomputed" else self._carry_change
+        return carry(senders, receivers, min(head.layer for head, _ in senders), end)
 
     def _carry_whole(
         self, senders: Sequence[Sender], receivers: Sequence[Receiver], begin: int, end: int
@@ -202,16 +195,12 @@ class Frozen:
         """The attention output of a layer in the base run, b_O included."""
         return self.model.attention_out(layer, self.take(self.base.stores["z"][layer].transpose(1, 2)))
 
-    def _difference(
-        self, senders: Sequence[tuple[HeadId, Float[Tensor, "prompt position z"]]]
-    ) -> Float[Tensor, "sender prompt position d_model"]:
+    def _difference(self, senders: Sequence[Sender]) -> Float[Tensor, "sender prompt position d_model"]:
         """How much the new z of each sender of a layer changes what it adds to the residual stream."""
-        layer = senders[0][0].layer
+        layer, heads = senders[0][0].layer, [head.head for head, _ in senders]
         stored, weight = self.take(self.base.stores["z"][layer].transpose(1, 2)), self.model.W_O[layer]
-        changed = [slice(head.head, head.head + new.shape[-1] // self.model.d_head) for head, new in senders]
-        old = torch.stack([stored[:, :, heads].flatten(-2) for heads in changed])
-        change = torch.stack([new for _, new in senders]) - old
-        return torch.stack([each @ weight[heads].flatten(0, 1) for each, heads in zip(change, changed, strict=True)])
+        change = torch.stack([new for _, new in senders]) - torch.stack([stored[:, :, head] for head in heads])
+        return torch.stack([each @ weight[head] for each, head in zip(change, heads, strict=True)])
 
 
 def _joining(senders: Sequence[Sender], layer: int) -> list[Sender]:

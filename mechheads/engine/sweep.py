@@ -172,7 +172,7 @@ def plan(
         job.plan,
         flops=prepared + total,
         forwards=(prepared + total) / flops_of_a_pass(job.plan, model),
-        seconds=job.seconds + reading + computing * total / wave,
+        seconds=job.seconds + reading + computing * total / max(1, wave),
         bytes=most if on_disk is None else max(most, job.plan.bytes),
     )
     if limits.workers is not None:

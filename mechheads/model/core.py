@@ -28,7 +28,6 @@ _WHOLE = (
 
 def alone(backend: Backend, run: Callable[[], R]) -> R:
     """Call ``run`` while this thread has the model and torch computes as usual, and prove what it computes."""
-
     if backend.changes.mine:
         return run()
 

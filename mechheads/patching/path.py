@@ -203,13 +203,12 @@ class Paths:
         finals: dict[Group, Tensor] = {}
         if None in self.groups:
             frozen = Frozen(job.base, rows, at, self.mlps)
-            arrived = frozen.run(_senders(changes, frozen.take), final=True)
-            finals[None] = arrived.final  # type: ignore[assignment]
+            finals[None] = frozen.final(_senders(changes, frozen.take))
         if self.receivers:
             window = job.window(start, rows)
             wave, unchanged = job.wave(rows, window), job.evaluator.base_states[rows]
             senders = _senders(changes, wave.take)
-            inputs = Frozen(job.base, rows, window.positions, self.mlps).run(senders, self.receivers).inputs
+            inputs = Frozen(job.base, rows, window.positions, self.mlps).inputs(senders, self.receivers)
             for group in self.groups:
                 if group is not None:
                     finals[group] = _second_run(wave, unchanged, len(senders), group, inputs)
