@@ -33,8 +33,7 @@ class SetRun:
 
     def __init__(self, job: Job) -> None:
         self.job, plan = job, job.plan
-        units, self._first = UnitRuns(job).changes([(head, 0) for head in job.heads])
-        self._new = [new for unit in units for new in unit]
+        self._new, self._first = UnitRuns(job).changes([(head, 0) for head in job.heads])
         self._ready: tuple[int, Wave, dict[HeadId, Edit]] | None = None
         tokens = tokens_in_flight(job.model, job.spec.limits.memory // 4, plan.pos, job.spec.limits)
         self.at_once = max(1, tokens // (plan.rows * plan.width))
@@ -62,7 +61,7 @@ class SetRun:
             job, rows = self.job, slice(begin, begin + self.job.plan.rows)
             window = job.window(self._first, rows)
             wave = job.wave(rows, window)
-            self._ready = begin, wave, {new[0]: edit_of(*new) for new in taken([self._new], wave.take)[0]}
+            self._ready = begin, wave, {new[0]: edit_of(*new) for new in taken(self._new, wave.take)}
         return self._ready[1], self._ready[2]
 
 

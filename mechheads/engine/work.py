@@ -217,8 +217,8 @@ class _SentJob:
         return compute
 
 
-NewValues = list[tuple[HeadId, Tensor, int]]
-"""The heads that a unit changes; each with a tensor [prompt, pos, head, d_head] and the index of its new z there."""
+NewZ = tuple[HeadId, Tensor, int]
+"""A head with a tensor [prompt, pos, head, d_head] and the index of its new z there."""
 
 
 @dataclass
@@ -237,10 +237,10 @@ class UnitRuns:
         for begin in range(0, len(job.tokens), job.plan.rows):
             rows = slice(begin, begin + job.plan.rows)
             wave = job.wave(rows, job.window(first, rows))
-            parts.append(wave.run([[edit_of(*new) for new in unit] for unit in taken(changes, wave.take)]))
+            parts.append(wave.run([[edit_of(*new)] for new in taken(changes, wave.take)]))
         return [torch.cat(parts, dim=1)]
 
-    def changes(self, units: Sequence[Unit]) -> tuple[list[NewValues], Int[Tensor, " prompt"]]:
+    def changes(self, units: Sequence[Unit]) -> tuple[list[NewZ], Int[Tensor, " prompt"]]:
         """What each unit changes, and the first position that any of them changes, on the CPU."""
         job, finite = self.job, Finite(self.job.intervention)
         heads: dict[tuple[int, int], list[HeadId]] = {}
@@ -255,24 +255,21 @@ class UnitRuns:
             found |= {(head, place): (by_pos, i) for i, head in enumerate(of_layer)}
             differs.append(changed.any(1))
         first = first_change(differs, finite)
-        return [[(head, *found[head, place])] for head, place in units], first
+        return [(head, *found[head, place]) for head, place in units], first
 
     def edits(self, unit: Unit, prompt: int, entry: int = 0) -> list[PlainHook]:
         """The hooks that change a unit in a plain forward pass of a prompt; a k or v that heads share, as its z."""
         job, model, site, read = self.job, self.job.model, self.job.site, self.job.reading.activation
-        n, at, edits = int(job.tokens.on_cpu.lengths[prompt]), job.places[unit[1]].at, list[PlainHook]()
+        n, at, head = int(job.tokens.on_cpu.lengths[prompt]), job.places[unit[1]].at, unit[0]
         grouped, finite = site in KEY_SITES and model.n_kv_heads < model.n_heads, Finite(job.intervention)
-        for head, values, index in self.changes([unit])[0][0]:
-            if site == "z" or (grouped and (read is None or read.head != head)):
-                edits.append(proved.edit(model, "z", head, values[prompt, :n, index]))
-                continue
-            shared = HeadId(head.layer, head.head - head.head % (model.n_heads // model.n_kv_heads))
-            old = job.base.site(site)[head][:, None]
-            named = [shared if site in KEY_SITES else head]
-            new = apply(job.intervention, old, named, job.base, job.source, finite)[prompt, 0, :n]
-            new = new[:, :n] if site == "pattern" else new
-            edits.append(proved.edit(model, site, head, new, None if at is None else at[prompt, :n]))
-        return edits
+        if site == "z" or (grouped and (read is None or read.head != head)):
+            ((_, values, index),), _ = self.changes([unit])
+            return [proved.edit(model, "z", head, values[prompt, :n, index])]
+        shared = HeadId(head.layer, head.head - head.head % (model.n_heads // model.n_kv_heads))
+        old, named = job.base.site(site)[head][:, None], [shared if site in KEY_SITES else head]
+        new = apply(job.intervention, old, named, job.base, job.source, finite)[prompt, 0, :n]
+        new = new[:, :n] if site == "pattern" else new
+        return [proved.edit(model, site, head, new, None if at is None else at[prompt, :n])]
 
     def zeroed(self) -> UnitRuns:
         """The same units with z set to zero."""
@@ -288,9 +285,9 @@ class UnitRuns:
 
 
 def taken(
-    units: Sequence[NewValues], take: Callable[[Float[Tensor, "prompt pos *rest"]], Tensor]
-) -> list[list[tuple[HeadId, Tensor]]]:
-    """The heads of each unit with their new z at some positions, which are taken for all heads of a layer at once."""
+    changes: Sequence[NewZ], take: Callable[[Float[Tensor, "prompt pos *rest"]], Tensor]
+) -> list[tuple[HeadId, Tensor]]:
+    """The heads with their new z at some positions, which are taken for all heads of a layer at once."""
     every: dict[int, Tensor] = {}
 
     def of_head(values: Tensor, index: int) -> Tensor:
@@ -298,7 +295,7 @@ def taken(
             every[id(values)] = take(values)
         return every[id(values)][:, :, index]
 
-    return [[(head, of_head(values, index)) for head, values, index in unit] for unit in units]
+    return [(head, of_head(values, index)) for head, values, index in changes]
 
 
 def new_z_of_all(job: Job, place: int) -> AllNewZ | None:
@@ -316,28 +313,27 @@ def edit_of(head: HeadId, z: Float[Tensor, "prompt width d_head"]) -> Edit:
 
 
 def _carry_packed(
-    job: Job, units: Sequence[NewValues], first: Int[Tensor, " prompt"], groups: Sequence[Sequence[int]]
+    job: Job, changes: Sequence[NewZ], first: Int[Tensor, " prompt"], groups: Sequence[Sequence[int]]
 ) -> Float[Tensor, "unit prompt position d_model"]:
     """The final states of heads, with the prompts of each group in one row."""
     parts, device = [], job.at.device
     for group in groups:
         some = torch.tensor(group)
         rows = moved(some, device)
-        wave = job.wave(rows, _packed(job, rows, some, int(first[some].amin()), units))
-        parts.append(wave.run([[edit_of(*new) for new in unit] for unit in taken(units, wave.take)]))
+        wave = job.wave(rows, _packed(job, rows, some, int(first[some].amin()), changes))
+        parts.append(wave.run([[edit_of(*new)] for new in taken(changes, wave.take)]))
     order = torch.tensor([prompt for group in groups for prompt in group]).argsort()
     return torch.cat(parts, dim=1)[:, moved(order, device)]
 
 
 def _packed(
-    job: Job, rows: Int[Tensor, " row"], some: Int[Tensor, " row"], first: int, units: Sequence[NewValues]
+    job: Job, rows: Int[Tensor, " row"], some: Int[Tensor, " row"], first: int, changes: Sequence[NewZ]
 ) -> Packed:
     """The rows of prompts that share their first positions while tokens and new z are equal."""
     shared = shared_start(job.tokens.on_cpu.ids[some])
-    for node, values, index in (new for unit in units for new in unit):
-        if isinstance(node, HeadId):
-            z = values[rows, :, index]
-            shared = shared_start(z[:, :shared], _rounding(job.base.z[node][rows, :shared]))
+    for head, values, index in changes:
+        z = values[rows, :, index]
+        shared = shared_start(z[:, :shared], _rounding(job.base.z[head][rows, :shared]))
     for head in job.base.held:
         shared = shared_start(job.base.z[head][rows, :shared])
     return Packed.of(first, shared, job.at_on_cpu[some], rows.device)

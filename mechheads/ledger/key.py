@@ -29,7 +29,7 @@ from mechheads.metrics import name_of
 from mechheads.model.backend import Backend
 from mechheads.model.changes import arithmetic
 from mechheads.model.core import ModelCore
-from mechheads.model.on_disk import stored_weight
+from mechheads.model.on_disk import on_disk_of
 from mechheads.model.proof import tolerance
 from mechheads.prompts.tokens import Tokens
 
@@ -139,21 +139,18 @@ def model_mark(model: ModelCore) -> str:
     """A hash of a model's name, revision, configuration and dtype, and samples of its files or else of its weights."""
     metadata = model.provenance() | {"device": arithmetic(model.device)}
     settings = json.dumps(model.backend.configuration, sort_keys=True, default=str)
-    return mark([metadata, settings, weights_mark(model.model) if model.source is None else _files(model)], "model")
-
-
-def _files(model: ModelCore) -> dict[str, tuple[int, str]]:
-    """Size and a sample of each of the files that a model was read from; none for a name with a revision."""
-    path = Path(model.source.name_or_path) if model.source is not None else Path()
+    if model.source is None:
+        return mark([metadata, settings, weights_mark(model.model)], "model")
+    path = Path(model.source.name_or_path)
     files = [file for name in _MODEL_FILES for file in path.glob(name)] if path.is_dir() else [path]
-    return {file.name: file_sample(file) for file in files if file.is_file()}
+    return mark([metadata, settings, {file.name: file_sample(file) for file in files if file.is_file()}], "model")
 
 
 def weights_mark(module: torch.nn.Module) -> str:
     """A hash of name, shape and a sample of the numbers of each weight, wherever it is."""
-    found = []
+    found, on_disk = [], on_disk_of(module)
     for name, weight in sorted({**dict(module.named_parameters()), **dict(module.named_buffers())}.items()):
-        values = stored_weight(module, weight).detach().reshape(-1)
+        values = (weight if on_disk is None else on_disk.read(weight)).detach().reshape(-1)
         found.append([name, tuple(weight.shape), values[:: max(1, len(values) // _SAMPLED)].clone()])
     return mark(found, "weights")
 

@@ -171,12 +171,6 @@ def on_disk_of(module: nn.Module) -> WeightsOnDisk | None:
     return _OF_MODELS.get(getattr(module, "original_model", module))
 
 
-def stored_weight(module: nn.Module, weight: torch.Tensor) -> torch.Tensor:
-    """A weight of a TransformerLens model, read if it is on disk."""
-    on_disk = on_disk_of(module)
-    return weight if on_disk is None else on_disk.read(weight)
-
-
 @dataclass(frozen=True)
 class Room:
     """How much memory the weights of a model may take, in bytes, and on which device; None for the least possible."""

@@ -8,7 +8,7 @@ base run get these inputs, and everything after them is recomputed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -21,13 +21,13 @@ from torch import Tensor
 from mechheads.engine.cached_runs import CachedRuns, Given, held_by
 from mechheads.engine.dispatch import Batch, Values
 from mechheads.engine.evaluate import Reading
-from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver, Sender
+from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver
 from mechheads.engine.job import Job, Spec, Unit, make_ready, resolve
 from mechheads.engine.plan import batches_at_least
 from mechheads.engine.proved import edits_of_path, zero_of
 from mechheads.engine.report import Metadata, report, warn_of_answers
 from mechheads.engine.wavefront import Edit, Wave
-from mechheads.engine.work import NewValues, UnitRuns, Work, measure, taken, waves
+from mechheads.engine.work import NewZ, UnitRuns, Work, measure, taken, waves
 from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions.basic import Patch
 from mechheads.io.text import entries
@@ -198,25 +198,21 @@ class Paths:
         """The same paths from senders with z set to zero."""
         return Paths(zero_of(self.job), self.groups, self.mlps)
 
-    def _some_prompts(self, rows: slice, changes: Sequence[NewValues], start: Tensor) -> list[Tensor]:
+    def _some_prompts(self, rows: slice, changes: Sequence[NewZ], start: Tensor) -> list[Tensor]:
         job, at = self.job, self.job.at[rows]
         finals: dict[Group, Tensor] = {}
         if None in self.groups:
             frozen = Frozen(job.base, rows, at, self.mlps)
-            finals[None] = frozen.final(_senders(changes, frozen.take))
+            finals[None] = frozen.final(taken(changes, frozen.take))
         if self.receivers:
             window = job.window(start, rows)
             wave, unchanged = job.wave(rows, window), job.evaluator.base_states[rows]
-            senders = _senders(changes, wave.take)
+            senders = taken(changes, wave.take)
             inputs = Frozen(job.base, rows, window.positions, self.mlps).inputs(senders, self.receivers)
             for group in self.groups:
                 if group is not None:
                     finals[group] = _second_run(wave, unchanged, len(senders), group, inputs)
         return [finals[group] for group in self.groups]
-
-
-def _senders(changes: Sequence[NewValues], take: Callable[[Tensor], Tensor]) -> list[Sender]:
-    return [sender for unit in taken(changes, take) for sender in unit]
 
 
 def _second_run(

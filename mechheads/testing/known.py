@@ -86,11 +86,7 @@ class KnownModel:
 
     @property
     def heads(self) -> dict[HeadId, KnownNode]:
-        """The heads among the nodes.
-
-        >>> [it.name for it in mh.testing.trained_model("comparison").heads.values()]
-        ['before', 'number']
-        """
+        """The heads among the nodes."""
         return {node: it for node, it in self.nodes.items() if isinstance(node, HeadId)}
 
     @property
