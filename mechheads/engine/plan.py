@@ -265,12 +265,6 @@ def bytes_read_by_waves(model: ModelCore, heads: Sequence[HeadId], stack: int, r
     return sum(above[layer] - above[reading.blocks] for layer in sorted(head.layer for head in heads)[::stack])
 
 
-def reading_seconds(model: ModelCore, size: int) -> float:
-    """About how long it takes to read so many bytes, from what was read so far."""
-    on_disk = model.backend.on_disk
-    return 0.0 if on_disk is None or not on_disk.bytes_read else size * on_disk.seconds / on_disk.bytes_read
-
-
 def _above(model: ModelCore) -> list[int]:
     """For each layer, the bytes on disk from this layer on."""
     on_disk = model.backend.on_disk

@@ -15,7 +15,7 @@ from dataclasses import replace
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, Given, held_by
 from mechheads.engine.job import Job, Positions, Spec, Unit, by_place, make_ready, resolve
 from mechheads.engine.memory import UNSEEN, Cost
-from mechheads.engine.plan import VALUE_BYTES, Plan, bytes_read_by_waves, flops_of_a_pass, reading_seconds, with_workers
+from mechheads.engine.plan import VALUE_BYTES, Plan, bytes_read_by_waves, flops_of_a_pass, with_workers
 from mechheads.engine.proved import prove_wave
 from mechheads.engine.report import (
     Metadata,
@@ -164,9 +164,11 @@ def plan(
     start, on_disk = time.perf_counter(), job.model.backend.on_disk
     read = 0.0 if on_disk is None else on_disk.seconds
     evaluator(job.chunks.run(run, units)[0])
-    computing = time.perf_counter() - start - (0.0 if on_disk is None else on_disk.seconds - read)
-    bytes_read = job.plan.passes * bytes_read_by_waves(model, job.plan.heads, job.plan.stack, job.reading)
-    reading = reading_seconds(model, bytes_read + job.plan.weights_on_disk)
+    computing, reading = time.perf_counter() - start, 0.0
+    if on_disk is not None:
+        computing -= on_disk.seconds - read
+        bytes_read = job.plan.passes * bytes_read_by_waves(model, job.plan.heads, job.plan.stack, job.reading)
+        reading = (bytes_read + job.plan.weights_on_disk) * on_disk.seconds / max(1, on_disk.bytes_read)
     most = cost.peak + UNSEEN + VALUE_BYTES * job.plan.units * job.plan.prompts
     found = replace(
         job.plan,

@@ -96,11 +96,7 @@ class Ledger:
 
     @staticmethod
     def check(path: str | os.PathLike[str]) -> None:
-        """Check, before expensive work, that a ledger is here or can be created here; nothing is changed.
-
-        Raises:
-            ValueError: if there is no such folder, or the file is not a ledger or is damaged.
-        """
+        """Check, before expensive work, that a ledger is here or can be created here; nothing is changed."""
         path = Path(path).resolve()
         if not path.parent.is_dir():
             raise ValueError(f"there is no folder {path.parent} for the ledger {path}; create it first")
@@ -127,11 +123,7 @@ class Ledger:
 
     @staticmethod
     def list(path: str | os.PathLike[str]) -> builtins.list[dict[str, Any]]:
-        """The sweeps of a file, oldest first: ``key``, ``metadata``, ``started`` and the number of finished ``units``.
-
-        Raises:
-            ValueError: if there is no such file, or it is not a ledger.
-        """
+        """The sweeps of a file, oldest first: ``key``, ``metadata``, ``started`` and the number of ``units``."""
         path = Path(path).resolve()
         if not path.exists():
             raise ValueError(f"there is no ledger {path}; check the path")

@@ -32,7 +32,6 @@ from mechheads.model.parts import (
     moved,
     parts_of,
     rotations_of,
-    sections_of,
     trial_tokens,
 )
 
@@ -288,12 +287,6 @@ class Backend(ABC):
         self, model: Any, ids: Int[Tensor, "batch pos"], at: Sequence[int] | None
     ) -> Float[Tensor, "batch position d_vocab"]:
         """The logits of a model of transformers; None for that of TransformerLens itself."""
-
-    @property
-    def has_experts(self) -> bool:
-        """Whether blocks choose among experts, so that rounding may choose another one."""
-        given = [str(name) for part in sections_of(self.configuration) for name, value in part.items() if value]
-        return any("num_experts" in name or "num_local_experts" in name for name in given)
 
     def take_steps(self) -> bool:
         """From now on, compute more of the steps that hooks could read; whether there were more."""

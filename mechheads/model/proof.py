@@ -24,6 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from mechheads.model.backend import Backend, Hook
+from mechheads.model.parts import sections_of
 
 TOLERANCE = 1e-3
 """How far log-probabilities may be apart by rounding in float32, in interquartile ranges."""
@@ -284,8 +285,10 @@ def tolerance(backend: Backend) -> float:
 
 
 def _is_exact(backend: Backend) -> bool:
-    """Whether rounding is small: in float32, if it chooses no other experts."""
-    return backend.parameter.dtype.itemsize >= 4 and not backend.has_experts
+    """Whether rounding is small: in float32, if blocks have no experts of which it may choose others."""
+    stated = [str(name) for part in sections_of(backend.configuration) for name, value in part.items() if value]
+    experts = any("num_experts" in name or "num_local_experts" in name for name in stated)
+    return backend.parameter.dtype.itemsize >= 4 and not experts
 
 
 def likely_reason(backend: Backend) -> str:

@@ -30,7 +30,7 @@ class LayerStore:
     On disk, the parts are in a temporary folder, which is removed with the store."""
 
     def __init__(self, layers: int, prompts: int, on_disk: bool = False) -> None:
-        self._layers, self._prompts = layers, prompts
+        self.n_layers, self._prompts = layers, prompts
         self._slots: dict[int, int] = {}
         self._filled: dict[int, int] = {}
         self._whole: Tensor | None = None
@@ -47,10 +47,6 @@ class LayerStore:
     def on_disk(self) -> bool:
         return self._folder is not None
 
-    @property
-    def n_layers(self) -> int:
-        return self._layers
-
     def add(self, layer: int, part: Tensor) -> None:
         """Append the next prompts of a layer."""
         if self._folder is not None:
@@ -62,7 +58,7 @@ class LayerStore:
             paths.append(path)
             return
         if self._whole is None:
-            self._whole = part.new_empty(self._layers, self._prompts, *part.shape[1:])
+            self._whole = part.new_empty(self.n_layers, self._prompts, *part.shape[1:])
         slot, filled = self._slots.setdefault(layer, len(self._slots)), self._filled.get(layer, 0)
         self._whole[slot, filled : filled + len(part)] = part
         self._filled[layer] = filled + len(part)
