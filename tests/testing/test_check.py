@@ -96,11 +96,6 @@ def random_z(z, context):
     return torch.rand_like(z)
 
 
-def writes_z(z, context):
-    context.base.z[context.head].zero_()
-    return z / 2
-
-
 def from_q(z, context):
     return context.base.q[context.head]
 
@@ -124,15 +119,13 @@ def over_length(z, context):
 
 BROKEN = [
     (mh.Zero, "cannot be called with (value, context); give a function, or an instance"),
-    (lambda z: -z, "takes (z); expected (z, context) or (logits, context)"),
-    (Thawed(), "cannot be hashed and pickled (unhashable type: 'Thawed'); expected a @dataclass(frozen=True)"),
-    (Unequal(), "is not equal to itself after pickling; expected a @dataclass(frozen=True)"),
-    (Does(lambda z, context: -z), "cannot be hashed and pickled ("),
+    (lambda z: -z, "raised TypeError: <lambda>() takes 1 positional argument but 2 were given"),
+    (Thawed(), "cannot be hashed and compared (unhashable type: 'Thawed'); expected a @dataclass(frozen=True)"),
+    (Unequal(), "is not equal to its copy; expected a @dataclass(frozen=True)"),
     (raises, "raises raised KeyError: 'nothing there'"),
-    (lambda z, context: z[:1], "gave [1, 7, 8] torch.float32 for L0H1; expected the same as its input, [3, 7, 8]"),
-    (lambda z, context: z / 0, "gave numbers that are not finite at real tokens of L0H1; expected none"),
+    (lambda z, context: z[:1], "gave [1, 7, 8] for L0H1; it must return a tensor of shape [3, 7, 8]"),
+    (lambda z, context: z / 0, "gave values that are not finite for L0H1"),
     (random_z, "at a second call; draw random numbers with context.noise(seed)"),
-    (writes_z, "wrote into the cached runs; change a copy, made with .clone()"),
     (Does(from_q, needs=("z",)), "raised ValueError: this run did not keep 'q'"),
     (flatten, "L0H1 at token 0 of prompt 2 changes by"),
     (cut_last, "L0H1 at token 6 of prompt 1 changes by"),
