@@ -17,7 +17,7 @@ import transformers
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.engine.memory import PeakBytes
+from mechheads.engine.memory import Cost
 from mechheads.generation.generate import Generated, Sampling, check_writing, end_tokens, generate, generate_under
 from mechheads.interventions.new_z import HeadChange
 from mechheads.limits import Limits
@@ -233,7 +233,7 @@ def test_little_memory_changes_nothing(llama):
 def test_memory_stays_within_the_budget(llama):
     peaks = {}
     for budget in ("1 MB", "4 MB"):
-        with PeakBytes() as memory:
+        with Cost() as memory:
             mh.settings(budget=budget)(generate)(llama, PROMPTS[2:3] * 100, Sampling(2))
         peaks[budget] = memory.peak
     assert peaks["1 MB"] <= 2**20 < peaks["4 MB"] <= 2**22
