@@ -114,7 +114,7 @@ def cluster_range(
 
 
 class Bounds(NamedTuple):
-    """Between what the values of a score lie; infinite where there is no end.
+    """The range in which the values of a score lie; an end is infinite if there is none.
     ``share``: whether each value is 0 or ``high``, or, if ``low`` is below 0, a difference of two such.
     """
 
@@ -156,7 +156,7 @@ def bounded_interval(
       prompts. If all values are equal, it is the number of clusters.
     - A difference of shares: the interval for paired proportions of Agresti & Min 2005, with the same number and
       quantile. It adds half a prompt to those with 1 and with -1, and one to those with 0.
-    - No end but a lower one: on the log scale of the distance from that end, from leaving out each cluster once
+    - Only a lower end: on the log scale of the distance from that end, from leaving out each cluster once
       (jackknife). The upper end is that of ``clustered_interval`` if it is larger.
     - Other bounds: ``clustered_interval``, cut off at the bounds. If all values are equal to one end, Wilson's interval
       of the distance from it, as a share of that between the ends: no values within them vary more than 0 and 1.
@@ -165,7 +165,7 @@ def bounded_interval(
 
     Args:
         values, cluster, level: as in ``clustered_interval``.
-        bounds: between what the values lie, as ``Bounds.of`` takes it.
+        bounds: the range of the values, as ``Bounds.of`` takes it.
 
     Returns:
         Low and high ends, one per row; NaN if ``clustered_interval`` gives NaN, or there are too few clusters.
@@ -261,7 +261,7 @@ def family_p(
     between rows into account: copies of a row cost nothing. The least p is 2 / 2^clusters, however many rows there are.
     As ``sign_flip_p``, it assumes that effects are as likely to be x as -x.
 
-    What stands for a cluster is the sum of its prompts' deviations from ``null``, as in ``sign_flip_p``, so that a
+    A cluster counts as the sum of its prompts' deviations from ``null``, as in ``sign_flip_p``, so that a
     large cluster counts for more. A family of one row has the p of ``sign_flip_p``, and no row has a smaller one.
     ``|t|`` is compared by ``|sum| / sqrt(sum of squares)`` of these, which has the same order, is finite if all are
     equal, and at most the root of the number of clusters, so that rows with few measured prompts do not drown the
@@ -311,7 +311,7 @@ def carried_by(
         values, cluster: as in ``clustered_interval``.
 
     Returns:
-        For each row, the index of the first prompt of the cluster whose leaving out changes the mean most. -1 also for
+        For each row, the index of the first prompt of the cluster without which the mean changes most. -1 also for
         rows with fewer than three clusters, with an infinite value, or whose mean is 0.
 
     Raises:
