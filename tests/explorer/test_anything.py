@@ -15,7 +15,8 @@ from mechheads.explorer.payload import Payload, atlas_payload
 from mechheads.results.kinds import KINDS
 from mechheads.studies.answers import own_column, own_views
 from mechheads.studies.atlas import Atlas
-from support.every_analysis import EVERY
+from support.every_analysis import EVERY, REPEATED
+from support.levels import few
 from support.page_sample import unblock
 from support.texts import CLEAN, PAIRS
 
@@ -113,7 +114,7 @@ def test_each_kind_of_result_has_its_place(small, patched):
     assert model["panes"] == ["text", "pattern", "weights", "cause"]
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if name not in NO_RESULTS])
+@pytest.mark.parametrize("name", few([name for name in EVERY if name not in NO_RESULTS], *(EVERY.keys() - REPEATED)))
 def test_the_result_of_every_analysis_makes_a_page(small, name):
     page = shown(EVERY[name].run(small)).page
     model = page["model"]

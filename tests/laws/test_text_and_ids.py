@@ -14,7 +14,7 @@ import torch
 import mechheads as mh
 from mechheads.explorer.live import Live, check
 from support import every_analysis
-from support.every_analysis import ANALYSES, MORE, assert_near
+from support.every_analysis import ANALYSES, MORE, REPEATED, assert_near
 from support.tokenizers_of_others import KINDS, BesidePlain
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("brief_answers")]
@@ -71,9 +71,9 @@ EVERY_KIND = {"cache", "patch z", "generate", "ships", "refusals"}
 
 
 def of_kinds(names: Collection[str]) -> list[Any]:
-    """Each analysis with one kind of tokenizer, and those of ``EVERY_KIND`` with all; others are ``release``."""
+    """Each but ``REPEATED`` with one kind of tokenizer, those of ``EVERY_KIND`` with all; others are ``release``."""
     each = [(kind, name) for kind in KINDS for name in names]
-    always = [(kind, name) for kind, name in each if kind == KINDS[0] or name in EVERY_KIND]
+    always = [(kind, name) for kind, name in each if name in EVERY_KIND or (kind == KINDS[0] and name not in REPEATED)]
     return [pytest.param(*both, marks=[] if both in always else pytest.mark.release) for both in each]
 
 

@@ -15,7 +15,6 @@ import pytest
 import mechheads as mh
 from mechheads import plots
 from mechheads.plots import parts
-from mechheads.plots.parts import Panels
 
 
 @pytest.fixture
@@ -58,17 +57,6 @@ def test_a_figure_is_json_shows_its_title_literally_and_leaves_plotly_as_it_was(
 def test_every_figure_takes_a_theme():
     for name in set(plots.__all__) - {"save"}:
         assert inspect.signature(getattr(plots, name)).parameters["theme"].default == "light", name
-
-
-def test_panels_have_their_size_in_pixels():
-    panels = Panels(rows=2, columns=3, panel_width=100, panel_height=80, gap_across=10, gap_down=20)
-    figure = panels.figure(subplot_titles=list("abcde"))
-    assert (panels.width, panels.height) == (320, 180)
-    for axis in figure.select_xaxes():
-        assert (axis.domain[1] - axis.domain[0]) * panels.width == pytest.approx(100)
-    for axis in figure.select_yaxes():
-        assert (axis.domain[1] - axis.domain[0]) * panels.height == pytest.approx(80)
-    assert [panels.place(i) for i in (0, 2, 3)] == [{"row": 1, "col": 1}, {"row": 1, "col": 3}, {"row": 2, "col": 1}]
 
 
 def brightness(colour: str) -> float:

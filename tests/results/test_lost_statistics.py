@@ -1,4 +1,4 @@
-"""Statistics that Ctrl-C or a lack of memory ends lose no value; and which heads count as missing."""
+"""Statistics that Ctrl-C or a lack of memory ends lose no value."""
 
 from __future__ import annotations
 
@@ -34,16 +34,3 @@ def test_a_sweep_whose_statistics_end_early_keeps_every_value(
     assert found.dataset[["ci_low", "p_value", "q_value"]].isnull().all().to_array().all()
     assert found.provenance["interrupted"] is (error is KeyboardInterrupt)
     assert found.missing == ()
-
-
-def test_a_head_that_was_asked_for_and_has_no_score_is_missing():
-    values = np.ones((2, 2, 4))
-    values[0, 1] = values[1] = np.nan
-    for heads, missing in (
-        ("all", ["L0H1", "L1H0", "L1H1"]),
-        (["L0H0", "L0H1", "L1H1"], ["L0H1", "L1H1"]),
-        ("L1H0", ["L1H0"]),
-        (["L0H0"], []),
-    ):
-        found = mh.HeadScores.from_values(values, name="a", kind="demo", provenance={"heads": heads})
-        assert [str(head) for head in found.missing] == missing

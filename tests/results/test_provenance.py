@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,36 +41,6 @@ def test_json_gives_back_the_same(first: dict[str, Any], second: dict[str, Any])
     assert json.loads(json.dumps(made)) == made
     assert make_provenance(made) == make_provenance({}, made) == made
     assert list(made) == list(dict.fromkeys(["model", *first, *second]))
-
-
-def test_later_settings_count_and_names_stand_for_things() -> None:
-    class Model:
-        def provenance(self) -> dict[str, Any]:
-            return {"model": "gpt2", "seed": 0}
-
-    tokens = SimpleNamespace(fingerprint=lambda: "abc")
-    made = make_provenance(
-        Model(),
-        {"seed": 1, "source": "a"},
-        {"seed": 2},
-        prompts=[tokens, tokens],
-        n_prompts=2,
-        heads=(HeadId(9, 6),),
-        relations={"r": SimpleNamespace(fingerprint="def")},
-        share=np.float32(0.5),
-        source="b",
-    )
-    assert made == {
-        "model": "gpt2",
-        "seed": 2,
-        "source": "b",
-        "prompts": ["abc", "abc"],
-        "n_prompts": 2,
-        "heads": ["L9H6"],
-        "relations": {"r": "def"},
-        "share": 0.5,
-    }
-    assert [type(value) for value in (made["share"], made["heads"])] == [float, list]
 
 
 def test_what_json_cannot_hold_is_named() -> None:

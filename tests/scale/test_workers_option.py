@@ -11,28 +11,6 @@ from typer.testing import CliRunner
 
 from mechheads.cli import main
 from mechheads.limits import current
-from mechheads.scale import ray_cluster
-from support.figure_requests import roles_request
-from support.made_workers import MadeWorkers
-
-
-@pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> MadeWorkers:
-    """What ``--workers 2`` starts."""
-    workers = MadeWorkers(2)
-    monkeypatch.setattr(ray_cluster, "_shared", {2: workers}.__getitem__)
-    return workers
-
-
-def test_roles_are_fitted_by_workers(tiny, tmp_path: Path, two: MadeWorkers):
-    asked = roles_request(tiny, tmp_path)
-    words = ["figure", "roles", "--data", asked["tasks"], "--model", tiny("llama"), "--out", asked["out"]]
-    words += ["--workers", "2", "--quick"]
-    done = CliRunner().invoke(main, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
-    computed = {str(unit) for units in two.computed for unit in units}
-    assert "the fit none of seed 0" in computed
-
 
 FACES = {
     "atlas": ("mechheads.studies.build.build_atlas", ["atlas"]),
