@@ -22,6 +22,7 @@ import torch
 import mechheads as mh
 from mechheads.ledger.key import is_witness, mark, model_mark, same_but_for_rounding, witness
 from mechheads.ledger.ledger import Ledger
+from support.same import assert_same
 
 PROMPTS = [" The capital of France is", " The capital of Spain is the big"]
 
@@ -233,7 +234,7 @@ def test_results_of_a_model_that_was_changed_since_are_not_mixed(
         with pytest.raises(ValueError, match=r"^store: .*store holds results of model .* gave other log-probabilities"):
             calls[kind]()
         restore()
-        assert calls[kind]().dataset.identical(before.dataset)
+        assert_same(calls[kind](), before)
     assert len(Ledger.list(store)) == 1
 
 

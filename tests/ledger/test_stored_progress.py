@@ -16,6 +16,7 @@ from mechheads.gating import FitSettings, Task, contrast_gates
 from mechheads.gating.descent import State
 from mechheads.ledger import ledger as stored_progress
 from mechheads.ledger.ledger import Ledger, StoredProgress, _from_row, _to_row
+from support.same import assert_same
 
 ONE = Task([" The capital of France is", " no"], [" Paris", " yes"])
 OTHER = Task([" The capital of Italy is", " no"], [" Rome", " cat"])
@@ -49,10 +50,10 @@ def test_whatever_changes_the_numbers_is_other_work_and_nothing_is_stale(
     call, path = CALLS[name], tmp_path / "store"
     stored = mh.settings(store=path)(call)
     changes = [{}, *CHANGES[name]]
-    whole = [call(llama, **change).dataset for change in changes]
+    whole = [call(llama, **change) for change in changes]
     for _ in range(2):
         for change, expected in zip(changes, whole, strict=True):
-            assert stored(llama, **change).dataset.identical(expected), change
+            assert_same(stored(llama, **change), expected)
         assert len(Ledger.list(path)) == len(changes)
 
 
