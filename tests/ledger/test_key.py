@@ -22,7 +22,6 @@ import torch
 import mechheads as mh
 from mechheads.ledger.key import is_witness, mark, model_mark, same_but_for_rounding, witness
 from mechheads.ledger.ledger import Ledger
-from support.same import assert_same
 
 PROMPTS = [" The capital of France is", " The capital of Spain is the big"]
 
@@ -221,6 +220,8 @@ def nudge(model: mh.Model) -> Callable[[], object]:
 def test_results_of_a_model_that_was_changed_since_are_not_mixed(
     tiny: Callable[[str], Path], tmp_path: Path, kind: str
 ) -> None:
+    from support.same import assert_same  # another process runs this file without the tests beside it
+
     model, store = mh.load(tiny("llama")), tmp_path / "store"
     task = mh.Task([" The capital of France is"], [" Paris"])
     calls: dict[str, Callable[[], Any]] = {
