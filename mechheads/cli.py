@@ -167,15 +167,15 @@ def _build(out: Path, model: str | None, given: dict[str, Any]) -> tuple[Atlas, 
     from mechheads.studies.questions import Questions, chosen
     from mechheads.studies.study import check_folder, claim_folder, remove_files
 
-    told: dict[str, str] = {}
+    told, files = dict[str, str](), list[Path]()
 
-    def grow(atlas: Atlas) -> list[Path]:
+    def grow(atlas: Atlas) -> None:
         """Print the tables that have changed, and save what there is with its page, so that a kill loses little."""
         for question in atlas.questions():
             if (text := str(question)) != told.get(question.key):
                 typer.echo(f"{text}\n")
                 told[question.key] = text
-        return [*atlas.save(out), write_page(atlas, out / PAGE)]
+        files[:] = [*atlas.save(out), write_page(atlas, out / PAGE)]
 
     names, ledger = (*ATLAS_FILES, PAGE, LEDGER), out / LEDGER
     chosen(given["only"])
@@ -193,7 +193,8 @@ def _build(out: Path, model: str | None, given: dict[str, Any]) -> tuple[Atlas, 
             if found.interrupted:
                 raise KeyboardInterrupt
             raise ValueError("; ".join(["there is no result", *found.notes]))
-        files = grow(found)
+        if found.interrupted or not files:  # otherwise the last part has saved everything
+            grow(found)
         if not found.interrupted:
             remove_files(out, [LEDGER])
     return found, files
