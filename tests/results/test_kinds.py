@@ -12,6 +12,7 @@ import pytest
 
 import mechheads
 from mechheads.results.kinds import HEATMAP, KINDS, kind_of, papers
+from mechheads.results.scores import HeadScores
 
 PACKAGE = Path(mechheads.__file__).parent
 

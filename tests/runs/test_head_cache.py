@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import mechheads as mh
+from mechheads.runs.head_cache import cache_sizes
 from mechheads.runs.head_tensor import LayerStore
 from support.levels import ONE_FIRST
 
