@@ -449,7 +449,9 @@ def columns(table: pd.DataFrame, known: Mapping[str, Metadata]) -> list[contract
         elif name in ("layer", "head"):
             role = "place"
         mine = {each_role: each for each, (whose, each_role) in reversed(parent.items()) if whose == name}
-        if ranged := _is_ranged(table, name):
+        low = f"{name}_ci_low"
+        has_interval = low in table and table[low].notna().to_numpy().any()
+        if ranged := f"{name}_range_low" in table and not has_interval:
             mine |= {end: f"{name}_range_{end}" for end in ("low", "high")}
         mine |= dict.fromkeys(end for end in mine if not table[mine[end]].notna().to_numpy().any())
         made.append(
@@ -474,12 +476,6 @@ def columns(table: pd.DataFrame, known: Mapping[str, Metadata]) -> list[contract
             }
         )
     return made
-
-
-def _is_ranged(table: pd.DataFrame, name: str) -> bool:
-    """Whether a value has no interval, but the range of two clusters."""
-    low = f"{name}_ci_low"
-    return f"{name}_range_low" in table and not (low in table and table[low].notna().to_numpy().any())
 
 
 def _value_of(name: str, known: Sequence[str] | pd.Index) -> tuple[str | None, contract.ColumnRole]:

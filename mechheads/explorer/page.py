@@ -99,9 +99,5 @@ def _cells(row: contract.Row) -> str:
 
 
 def _escaped(text: str) -> str:
-    return html.escape(_printable(text))
-
-
-def _printable(text: str) -> str:
-    """A text without control characters and marks of direction."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+    """The text for HTML, without control characters and marks of direction."""
+    return html.escape("".join(letter if letter.isprintable() else "\ufffd" for letter in text))

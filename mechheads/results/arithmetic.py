@@ -65,7 +65,7 @@ def check_aligned(left: xr.Dataset, right: xr.Dataset, prompts: bool = False) ->
 def combine(left: Side, right: Side, symbol: str) -> xr.Dataset:
     """The dataset of a sum, difference, product or quotient."""
     op = OPERATIONS[symbol]
-    first, *others = (side for side in (left, right) if isinstance(side, xr.Dataset))
+    first, *others = sides = [side for side in (left, right) if isinstance(side, xr.Dataset)]
     if symbol in "*/" and (others or (symbol == "/" and right is first)):
         raise ValueError(
             f"{_name(left)} {symbol} {_name(right)}: scores can only be multiplied with a number or divided by one; "
@@ -78,7 +78,7 @@ def combine(left: Side, right: Side, symbol: str) -> xr.Dataset:
     metadata: dict[str, Any] = {
         "name": f"{_name(left)} {symbol} {_name(right)}",
         "unit": _unit(left, right, symbol),
-        "kind": "+".join(dict.fromkeys(part for side in (left, right) for part in _kind(side))),
+        "kind": "+".join(dict.fromkeys("+".join(each.attrs["kind"] for each in sides).split("+"))),
         "provenance": {"operation": symbol, "left": _provenance(left), "right": _provenance(right)}
         | {key: value for key, value in _remembered(first).items() if key == "versions"},
         "extra": {dim: first[dim].values.tolist() for dim in _extra_dims(first)},
@@ -158,10 +158,6 @@ def _name(side: Side) -> str:
         return f"{side:g}"
     name = side.attrs["name"]
     return f"({name})" if any(f" {symbol} " in name for symbol in OPERATIONS) else name
-
-
-def _kind(side: Side) -> list[str]:
-    return side.attrs["kind"].split("+") if isinstance(side, xr.Dataset) else []
 
 
 def _provenance(side: Side) -> Any:
