@@ -5,7 +5,6 @@ No figure has plotly's button that uploads its data.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -17,7 +16,6 @@ import numpy as np
 
 from mechheads.io.write import write_file
 from mechheads.messages.arguments import check_known, checked
-from mechheads.messages.notices import first_sentence
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -263,12 +261,6 @@ def _darkened(part: Any, name: str = "") -> Any:
     return _DARK.get(part) if isinstance(part, str) else None
 
 
-_BROWSER = (
-    "install Chrome or Chromium, or run plotly_get_chrome to download one; BROWSER_PATH says where it is if it is not "
-    "found"
-)
-
-
 @checked
 def save(figure: go.Figure, path: str | Path, *, scale: float = 2) -> Path:
     """Save a figure to a file, completely or not at all, in its own size.
@@ -283,8 +275,8 @@ def save(figure: go.Figure, path: str | Path, *, scale: float = 2) -> Path:
 
     Raises:
         ValueError: if the path ends in something else, or ``scale`` is not above 0.
-        ImportError: if kaleido is not installed; HTML does not need it.
-        RuntimeError: if there is no browser, or it cannot draw the figure.
+        RuntimeError: if kaleido is not installed, or there is no Chrome or Chromium; plotly says how to get them. HTML
+            needs neither.
 
     >>> import tempfile, numpy as np
     >>> from pathlib import Path
@@ -300,25 +292,6 @@ def save(figure: go.Figure, path: str | Path, *, scale: float = 2) -> Path:
         raise ValueError(f"scale is {scale}; it must be above 0")
     if kind == "html":
         return write_file(path, figure.to_html(config={"displaylogo": False}))
-    if not has_kaleido():
-        raise ImportError(
-            "pictures cannot be saved yet: they need the package kaleido (pip install kaleido) and Chrome or Chromium; "
-            "a path that ends in .html needs neither"
-        )
-    return write_file(path, _picture(figure, kind, scale if kind == "png" else 1))
-
-
-def has_kaleido() -> bool:
-    """Whether the package that draws still pictures is installed; it may still lack a browser."""
-    return importlib.util.find_spec("kaleido") is not None
-
-
-def _picture(figure: go.Figure, kind: str, scale: float) -> bytes:
     layout: Any = figure.layout
-    try:
-        drawn = figure.to_image(format=kind, width=layout.width, height=layout.height, scale=scale)
-    except Exception as error:  # kaleido raises errors of many types if it finds no browser, or the browser fails
-        raise RuntimeError(f"the figure could not be drawn ({first_sentence(error)}); {_BROWSER}") from error
-    if not drawn:
-        raise RuntimeError(f"the browser drew nothing; {_BROWSER}")
-    return drawn
+    size = {"width": layout.width, "height": layout.height, "scale": scale if kind == "png" else 1}
+    return write_file(path, figure.to_image(format=kind, **size))

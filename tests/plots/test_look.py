@@ -14,7 +14,6 @@ import pytest
 
 import mechheads as mh
 from mechheads import plots
-from mechheads.plots import parts
 
 
 @pytest.fixture
@@ -91,7 +90,6 @@ def test_a_picture_has_the_size_of_the_figure(scores, tmp_path, monkeypatch):
         asked.append(options)
         return b"drawn"
 
-    monkeypatch.setattr(parts, "has_kaleido", lambda: True)
     monkeypatch.setattr(go.Figure, "to_image", draw)
     figure = mh.plots.heatmap(scores).update_layout(width=400, height=500)
     for name in ("a.pdf", "b.PNG"):
@@ -106,18 +104,12 @@ def test_what_cannot_be_saved_says_what_to_do(scores, tmp_path, monkeypatch):
         mh.plots.save(figure, tmp_path / "a.jpeg")
     with pytest.raises(ValueError, match="scale is 0; it must be above 0"):
         mh.plots.save(figure, tmp_path / "a.png", scale=0)
-    monkeypatch.setattr(parts, "has_kaleido", lambda: False)
-    with pytest.raises(ImportError, match=r"pip install kaleido.*Chrome or Chromium.*\.html needs neither"):
-        mh.plots.save(figure, tmp_path / "a.png")
 
     def fail(*_: Any, **__: Any) -> bytes:
         raise RuntimeError("no browser\nwas found")
 
-    monkeypatch.setattr(parts, "has_kaleido", lambda: True)
     monkeypatch.setattr(go.Figure, "to_image", fail)
     (tmp_path / "a.png").write_bytes(b"before")
-    with pytest.raises(
-        RuntimeError, match=r"could not be drawn \(no browser \(RuntimeError\)\); install Chrome or Chromium"
-    ):
+    with pytest.raises(RuntimeError, match="no browser"):
         mh.plots.save(figure, tmp_path / "a.png")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.png", b"before")]
