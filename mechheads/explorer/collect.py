@@ -25,7 +25,7 @@ MAX_TOKENS = 2000
 """The longest prompt whose patterns are shown."""
 KEPT = 8
 """Keys of each query that a view of a run shows, besides the first token."""
-_KNOWN = (Atlas, HeadScores, TableResult, HeadCache, Attention, Model)
+_KNOWN = (Atlas, HeadScores, TableResult, HeadCache, Model)
 _PLACES: dict[type, str] = {
     HeadLabels: "labels",
     HeadProfile: "profile",
@@ -70,8 +70,8 @@ def collect(what: Any, live: Model | None = None, head: HeadLike | None = None) 
     wholes = [one for one in items if isinstance(one.thing, (Atlas, Model))]
     results = [one for one in items if one not in wholes]
     for one in results:
-        if isinstance(one.thing, (HeadCache, Attention)):
-            check_length(_attention(one.thing))
+        if isinstance(one.thing, HeadCache):
+            check_length(one.thing.attention)
     model, atlas = (next((one.thing for one in wholes if isinstance(one.thing, kind)), None) for kind in (Model, Atlas))
     name = name or _A_MODEL
     if atlas is None and model is not None:
@@ -129,8 +129,6 @@ def _of_model(where: str, thing: Any) -> tuple[str, Sizes | None]:
         if "pattern" not in thing.stores:
             raise ValueError(f'{where} is a run without patterns; give model.cache(prompts, sites=("pattern",))')
         return "" if thing.model is None else thing.model.name, (thing.n_layers, thing.n_heads)
-    if isinstance(thing, Attention):
-        return "", thing.sizes
     metadata = thing.provenance
     named, sizes = metadata.get("model"), (metadata.get("n_layers"), metadata.get("n_heads"))
     name = named if isinstance(named, str) else ""
@@ -184,7 +182,7 @@ def _put(one: _Item, made: Collected) -> None:
             atlas.own[_unused(f"{one.name or thing.name}, {role}", atlas.own)] = scores
     elif isinstance(thing, HeadScores):
         atlas.own[_unused(one.name or thing.name or thing.kind, atlas.own)] = thing
-    elif isinstance(thing, (HeadPatterns, HeadCache, Attention)):
+    elif isinstance(thing, (HeadPatterns, HeadCache)):
         patterns = _patterns(one)
         atlas.patterns = patterns if atlas.patterns is None else joined(atlas.patterns, patterns)
     else:
@@ -205,11 +203,7 @@ def _patterns(one: _Item) -> HeadPatterns:
     """The patterns of a run, whose prompts have the name of the run and a number."""
     if isinstance(one.thing, HeadPatterns):
         return one.thing
-    return patterns_of(_attention(one.thing), "" if one.name is None else f"{one.name}, ")
-
-
-def _attention(run: HeadCache | Attention) -> Attention:
-    return run.attention if isinstance(run, HeadCache) else run
+    return patterns_of(one.thing.attention, "" if one.name is None else f"{one.name}, ")
 
 
 def patterns_of(attention: Attention, name: str = "") -> HeadPatterns:
