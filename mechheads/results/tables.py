@@ -274,18 +274,6 @@ class Curves(TableResult):
         """The order of the first line."""
         return next(iter(self.order.values()))
 
-    @property
-    def band(self) -> pd.DataFrame:
-        """The lines of random orders at each size: ``mean``, ``low`` (the least) and ``high`` (the largest)."""
-        random = self.table[self.table["which"].map(is_random)]
-        return random.groupby("k")["score"].agg(mean="mean", low="min", high="max").reset_index()
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """Points of which something is not known, after Ctrl-C: the line and the number of heads."""
-        rows = self.table[self.table.drop(columns=["ci_low", "ci_high"]).isna().any(axis=1)]
-        return tuple(f"{which} {k}" for which, k in zip(rows["which"], rows["k"], strict=True))
-
     def _analysis(self) -> str:
         return self.kind
 
@@ -296,9 +284,10 @@ class Curves(TableResult):
         return f"<Curves {self.kind!r} of {self.name!r}{unit}{stopped}: {lines}>"
 
     def _shown(self) -> tuple[pd.DataFrame, list[str]]:
-        table = self.table[~self.table["which"].map(is_random)].pivot(index="k", columns="which", values="score")
-        if len(band := self.band):
-            table = table.join(pd.DataFrame({"random": band.set_index("k")["mean"]}), how="outer")
+        of_random = self.table["which"].map(is_random)
+        table = self.table[~of_random].pivot(index="k", columns="which", values="score")
+        if of_random.any():
+            table = table.join(self.table[of_random].groupby("k")["score"].mean().rename("random"), how="outer")
         return table, [self.provenance["judged"]] if "judged" in self.provenance else []
 
 
