@@ -160,8 +160,7 @@ _DIMS = ("layer", "head", "relation")
 
 class LayerScores:
     """Scores of some relations, each given by the tokens of its pairs and its k, layer by layer.
-    ``found``, for each layer: hits among the largest and among the smallest, of the best reading each; of the former p,
-    the mean under the null and the reading; phi (``each``) and the contrast of each reading."""
+    ``found`` has hits among the largest and the smallest, of the best reading each, and what follows from them."""
 
     def __init__(
         self, model: Model, tokens: Sequence[Sequence[tuple[Any, int]]], limits: Sequence[int], how: Mapping[str, Any]
