@@ -15,7 +15,7 @@ import mechheads as mh
 from mechheads.gating import FitSettings, Task, contrast_gates
 from mechheads.gating.descent import State
 from mechheads.ledger import ledger as stored_progress
-from mechheads.ledger.ledger import Ledger, StoredProgress, _from_row, _to_row
+from mechheads.ledger.ledger import Ledger, StoredProgress
 from support.same import assert_same
 
 ONE = Task([" The capital of France is", " no"], [" Paris", " yes"])
@@ -93,12 +93,15 @@ def test_a_state_is_written_every_few_seconds_and_at_the_end(tmp_path: Path, mon
         assert ledger.finished()["fit"][0] == 5
 
 
-def test_a_row_holds_every_number_of_a_state_to_the_bit() -> None:
+def test_a_ledger_holds_every_number_of_a_state_to_the_bit(tmp_path: Path) -> None:
     begin = State.begin(torch.randn(2, 3, 4).clamp(-1, 1) / 3, 5)
     loss = torch.randn(2, 5)
     loss[1, 2:] = torch.nan
     state = State(begin.logits, begin.first, begin.second, 3, torch.tensor([0, 2**50]), loss, loss)
-    again = _from_row(_to_row(state), begin)
+    with Ledger(tmp_path / "store", "key", {}) as ledger:
+        with StoredProgress(ledger) as progress:
+            progress.see("fit", state, 3)
+        again = StoredProgress(ledger).state("fit", begin)
     assert again.done == 3 and isinstance(again.done, int)
     for name, value in vars(state).items():
         np.testing.assert_array_equal(getattr(again, name), value)
