@@ -108,7 +108,7 @@ def check(thing: Any, model: Model | None = None, prompts: AnyPrompts | None = N
     model = tiny_model() if model is None else model
     if model.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"model is in {model.dtype}; the check compares to 1e-4, so load it with dtype=torch.float32")
-    reads = getattr(thing, "reads", "last")
+    first, reads = next(iter(inspect.signature(thing).parameters), ""), getattr(thing, "reads", "last")
     if prompts is None:
         places = [reads] if isinstance(reads, str | int) else reads
         prompts = tiny_pairs(model, [it for it in places if isinstance(it, str) and it not in ("last", "all")])
@@ -123,7 +123,6 @@ def check(thing: Any, model: Model | None = None, prompts: AnyPrompts | None = N
                 raise CheckFailed(f"{name_of(thing)} cannot be hashed and compared ({error}); {_PLAIN}") from error
             if not equal:
                 raise CheckFailed(f"{name_of(thing)} is not equal to its copy; {_PLAIN}")
-        first = next(iter(inspect.signature(thing).parameters), "")
         return _Trial(thing, hasattr(thing, "reads") or first == "logits", model, given).report()
 
 
