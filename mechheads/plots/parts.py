@@ -210,8 +210,7 @@ _DARK = {
 
 def themed(figure: go.Figure, theme: Theme) -> go.Figure:
     """The figure with the template ``mechheads_light`` or ``mechheads_dark`` and its colours, changed in place.
-    The layout has no upload button, so that it is absent in notebooks, pages and files.
-    """
+    The layout has no upload button, so that it is absent in notebooks, pages and files."""
     check_known("theme", theme, Theme)
     figure.update_layout(template=_template(theme), modebar={"remove": ["sendChartToCloud"]})
     if theme == "dark":

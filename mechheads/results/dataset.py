@@ -79,8 +79,7 @@ def of_means(
     values: np.ndarray, cluster: Sequence[object] | np.ndarray | None, metadata: Mapping[str, Any], **test: Any
 ) -> xr.Dataset:
     """The dataset of means over prompts; ``metadata`` is as in ``build``, ``test`` has null, bounds, rounding and seed.
-    After Ctrl-C or a lack of memory, the statistics are NaN: the values took longer, and are kept.
-    """
+    After Ctrl-C or a lack of memory, the statistics are NaN: the values took longer, and are kept."""
     values = np.asarray(values, dtype=np.float64)
     if values.ndim == 0 or values.shape[-1] == 0:
         raise ValueError(f"values has shape {values.shape}; it needs at least one prompt on its last axis")
