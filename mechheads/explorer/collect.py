@@ -72,7 +72,8 @@ def collect(what: Any, live: Model | None = None, head: HeadLike | None = None) 
     for one in results:
         if isinstance(one.thing, HeadCache):
             check_length(one.thing.attention)
-    model, atlas = (next((one.thing for one in wholes if isinstance(one.thing, kind)), None) for kind in (Model, Atlas))
+    model = next((one.thing for one in wholes if isinstance(one.thing, Model)), None)
+    atlas = next((one.thing for one in wholes if isinstance(one.thing, Atlas)), None)
     name = name or _A_MODEL
     if atlas is None and model is not None:
         atlas = _without(build_atlas(model, quick=True), results)

@@ -284,10 +284,11 @@ class Curves(TableResult):
         return f"<Curves {self.kind!r} of {self.name!r}{unit}{stopped}: {lines}>"
 
     def _shown(self) -> tuple[pd.DataFrame, list[str]]:
-        of_random = self.table["which"].map(is_random)
+        of_random: Any = self.table["which"].map(is_random)
         table = self.table[~of_random].pivot(index="k", columns="which", values="score")
         if of_random.any():
-            table = table.join(self.table[of_random].groupby("k")["score"].mean().rename("random"), how="outer")
+            of_sizes: Any = self.table[of_random].groupby("k")["score"].mean()
+            table = table.join(of_sizes.rename("random"), how="outer")
         return table, [self.provenance["judged"]] if "judged" in self.provenance else []
 
 

@@ -54,7 +54,7 @@ def check_change(before: mh.Model, after: mh.Model, delta: Delta, atol: float) -
 def saved(delta: Delta, path: Path) -> Path:
     """A file of a delta, in half precision, as those of the package are."""
     tensors = {f"{head}.{side}": both[side].half() for head, both in delta.weights.items() for side in SIDES}
-    save_file(tensors, path, {"metadata": json.dumps(delta.metadata)})
+    save_file(tensors, path, {"about": json.dumps(delta.metadata)})
     return path
 
 

@@ -171,7 +171,7 @@ class Trial:
         return self.plain.model.get_input_embeddings().weight.detach()
 
     def relation_scores(self) -> tuple[np.ndarray, np.ndarray]:
-        ours = mh.relation_scores(self.model, [_RELATION], _K, source="first_mlp", norm="raw", min_pairs=1, draws=9)
+        ours = mh.relation_scores(self.model, [_RELATION], _K, source="first_mlp", norm="raw", min_pairs=1)
         tokenizer = make_tokenizer()
         sources, targets = (
             torch.tensor([tokenizer(f" {pair[i]}").input_ids for pair in _RELATION.pairs])[:, 0] for i in (0, 1)
