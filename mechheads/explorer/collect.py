@@ -74,12 +74,11 @@ def collect(what: Any, live: Model | None = None, head: HeadLike | None = None) 
             check_length(one.thing.attention)
     model = next((one.thing for one in wholes if isinstance(one.thing, Model)), None)
     atlas = next((one.thing for one in wholes if isinstance(one.thing, Atlas)), None)
-    name = name or _A_MODEL
     if atlas is None and model is not None:
         atlas = _without(build_atlas(model, quick=True), results)
-    atlas = atlas or Atlas(name, shape=sizes)
+    atlas = atlas or Atlas(name or _A_MODEL, shape=sizes)
     copied = {"own": dict(atlas.own), "safety": dict(atlas.safety), "notes": list(atlas.notes)}
-    made = Collected(replace(atlas, model=name, **copied), {}, model)
+    made = Collected(replace(atlas, model=name or _A_MODEL, **copied), {}, model)
     for one in results:
         _put(one, made)
     return made

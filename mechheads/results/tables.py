@@ -284,11 +284,12 @@ class Curves(TableResult):
         return f"<Curves {self.kind!r} of {self.name!r}{unit}{stopped}: {lines}>"
 
     def _shown(self) -> tuple[pd.DataFrame, list[str]]:
-        of_random: Any = self.table["which"].map(is_random)
-        table = self.table[~of_random].pivot(index="k", columns="which", values="score")
-        if of_random.any():
-            of_sizes: Any = self.table[of_random].groupby("k")["score"].mean()
-            table = table.join(of_sizes.rename("random"), how="outer")
+        drawn: Any = self.table["which"].map(is_random)
+        table = self.table[~drawn].pivot(index="k", columns="which", values="score")
+        if drawn.any():
+            table = table.join(
+                self.table[drawn].pivot_table("score", "k").rename(columns={"score": "random"}), how="outer"
+            )
         return table, [self.provenance["judged"]] if "judged" in self.provenance else []
 
 
