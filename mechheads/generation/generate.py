@@ -152,19 +152,19 @@ class Sampling:
         max_new_tokens: the largest number of new tokens for each prompt.
         temperature: 0 takes the most probable token; above, tokens are drawn from logits divided by it.
         top_k: draw among this many most probable tokens only; None for all.
-
-    A random number depends on the seed of ``mh.settings``, the prompt's tokens and the number of the new token alone,
-    so a text stays the same if ``max_new_tokens`` grows or other prompts are left out. If a prompt is given more than
-    once, its copies have random numbers of their own.
+        seed: of the drawing; None for that of ``mh.settings``. A random number depends on the seed, the prompt's
+            tokens and the number of the new token alone, so a text stays the same if ``max_new_tokens`` grows or other
+            prompts are left out. If a prompt is given more than once, its copies have random numbers of their own.
 
     >>> from mechheads.generation.generate import Sampling
     >>> Sampling(max_new_tokens=3, temperature=0.7)
-    Sampling(max_new_tokens=3, temperature=0.7, top_k=None)
+    Sampling(max_new_tokens=3, temperature=0.7, top_k=None, seed=None)
     """
 
     max_new_tokens: Positive = 128
     temperature: Annotated[float, Within(least=0)] = 0.0
     top_k: Positive | None = None
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         check_arguments(type(self), vars(self))
@@ -175,10 +175,11 @@ class Sampling:
         """A random number for each prompt (its ids) and step, the same on every device; None if nothing is drawn."""
         if not self.temperature:
             return None
+        seed = current().seed if self.seed is None else self.seed
         copies: Counter[tuple[int, ...]] = Counter()
         drawn = np.empty((len(prompts), self.max_new_tokens), np.float32)
         for row, ids in zip(drawn, map(tuple, prompts), strict=True):
-            np.random.default_rng([current().seed, copies[ids], *ids]).random(out=row, dtype=np.float32)
+            np.random.default_rng([seed, copies[ids], *ids]).random(out=row, dtype=np.float32)
             copies[ids] += 1
         return torch.from_numpy(drawn).to(device)
 

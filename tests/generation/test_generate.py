@@ -272,6 +272,7 @@ def test_drawn_tokens_depend_on_seed_prompt_and_index_alone(llama):
     assert drawn(NEW, PROMPTS[2:]) == long[2:] and drawn(NEW, PROMPTS[::-1]) == long[::-1]
     copies = drawn(NEW, [PROMPTS[0], PROMPTS[3], PROMPTS[0]])
     assert copies[:2] == (long[0], long[3]) and copies[2] != long[0]
+    assert generate(llama, PROMPTS, Sampling(NEW, 1.0, seed=4), seed=5).ids == long
 
 
 SETTINGS: dict[str, Any] = {
