@@ -111,7 +111,7 @@ class AnswerSettings:
 
     def sampling(self) -> Sampling:
         """How tokens are chosen, with the seed in effect."""
-        return Sampling(self.max_new_tokens, self.temperature, self.top_k)
+        return Sampling(self.max_new_tokens, self.temperature, self.top_k, current().seed)
 
 
 DEFAULT_ANSWERS = AnswerSettings()

@@ -258,7 +258,7 @@ def test_table_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     assert one["request"].tolist() == HARMFUL
     assert one["verdict"].tolist() == [COMPLIED] * 7 + [DEGENERATE] * 2 + [REFUSED]
     assert answers.loc[answers["kind"] == "harmless", "request"].tolist() == HARMLESS * 4
-    assert stub.options == [{"sampling": Sampling(7, 0.5, 5)}] * 2
+    assert stub.options == [{"sampling": Sampling(7, 0.5, 5, seed=3)}] * 2
     own = (HeadId(0, 0), HeadId(1, 2))
     random = tuple(matched_heads(own, own, 3, 4, [3, i]) for i in range(2))
     assert (found.heads, found.random) == (own, random)
