@@ -263,28 +263,34 @@ def check_padding(
     rows: Mapping[int, Sequence[int]], tokenizer: Any, name: str = "prompt", *, warns: bool = True
 ) -> None:
     """Check that rows of ids do not begin or end with padding.
-    A padding token that has a meaning, such as the end of a text, may stand there once."""
+    A padding token that has a meaning, such as the end of a text, may stand there once, unless rows differ in it."""
     if not tokenizer:
         return
     pad, bos, eos = tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id
-    padding = {pad, eos} - {None}
-    ends = [(index, side, row[::step]) for index, row in rows.items() for side, step in (("begins", 1), ("ends", -1))]
-    for index, side, row in [end for end in ends if end[2] and end[2][0] in padding]:
+    padding, sizes = {pad, eos} - {None}, set(map(len, rows.values()))
+    for side, step in (("begins", 1), ("ends", -1)):
+        lines = {index: row[::step] for index, row in rows.items() if len(row)}
+        firsts = {row[0] for row in lines.values()}
+        if not firsts & padding:
+            continue
         begin, end = added_tokens(tokenizer)
         meant = {*begin, eos if bos is None else bos} if side == "begins" else {*end, eos}
-        once = row[0] in {tokenizer.unk_token_id, *meant} or (row[0] == eos != pad)
-        shown, times = token_strings(row[:1], tokenizer)[0], _run(row, row[0])
-        if times > once:
-            raise ValueError(
-                f"{name} {index} {side} with {shown!r}{f' {times} times' if times > 1 else ''}. Tokenizers pad with "
-                f"this token, and it would be read as a part of the {name}. Give {_UNPADDED}"
-            )
-        if warns and side == "ends" and len(row) > 1 and row[0] == pad == eos:
-            warn(
-                f"{name} {index} ends with {shown!r}, which is also what the tokenizer pads with: it is taken as a "
-                f"token of the {name}. If it is padding, leave it out"
-            )
-            warns = False
+        meant |= {tokenizer.unk_token_id} | ({eos} if eos != pad else set())
+        differ = len(firsts) > 1 and len(sizes) == 1 != max(sizes)
+        for index, row in [line for line in lines.items() if line[1][0] in padding]:
+            times = _run(row, row[0])
+            if differ or times > (row[0] in meant):
+                more = f" {times} times" if times > 1 else ", and other rows of this length do not" * differ
+                raise ValueError(
+                    f"{name} {index} {side} with {token_strings(row[:1], tokenizer)[0]!r}{more}. Tokenizers pad with "
+                    f"this token, and it would be read as a part of the {name}. Give {_UNPADDED}"
+                )
+            if warns and side == "ends" and len(row) > 1 and row[0] == pad == eos:
+                warn(
+                    f"{name} {index} ends with {token_strings(row[:1], tokenizer)[0]!r}, which is also what the "
+                    f"tokenizer pads with: it is taken as a token of the {name}. If it is padding, leave it out"
+                )
+                warns = False
 
 
 def _run(row: Sequence[int], token: int) -> int:

@@ -142,6 +142,7 @@ def test_an_end_that_is_also_the_padding_is_told(tokenizer: Any) -> None:
     tokenizer.pad_token = tokenizer.eos_token
     eos = tokenizer.eos_token_id
     assert "ends with '<eos>' 2 times" in _said([[9, eos, eos], [8, 7, 6]], tokenizer)
+    assert "ends with '<eos>', and other rows of this length do not" in _said([[9, 8, eos], [8, 7, 6]], tokenizer)
     assert "begins with '<eos>'" in _said([[eos, 9, 8]], tokenizer)  # this tokenizer begins with another token
     with pytest.warns(UserWarning, match="prompt 1 ends with '<eos>', which is also what the tokenizer pads with"):
         assert not _said([[9, 8], [9, 8, eos]], tokenizer)
