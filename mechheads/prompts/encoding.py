@@ -9,6 +9,7 @@ tokenised alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,7 +73,7 @@ def single_token(text: str, tokenizer: Any) -> int | None:
 
 
 def token_strings(ids: Sequence[int], tokenizer: Any) -> list[str]:
-    """The text of each token id in the middle of a text; bytes that are no character as ``"\\xe2"`` or ``"<0xE2>"``."""
+    """The text of each token id in the middle of a text; bytes that are no character as ``"<0xE2>"``."""
     if tokenizer is None:
         return [str(token) for token in ids]
     before = text_ids(_CONTEXTS[0], tokenizer, special=False)[0]
@@ -87,5 +88,7 @@ def _with_bytes(text: str, token: int, tokenizer: Any) -> str:
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     name, bytes_of = tokenizer.convert_ids_to_tokens(token), {letter: i for i, letter in bytes_to_unicode().items()}
-    known = isinstance(name, str) and bytes_of.keys() >= set(name)
-    return bytes(map(bytes_of.__getitem__, name)).decode("utf-8", "backslashreplace") if known else text
+    if not isinstance(name, str) or not bytes_of.keys() >= set(name):
+        return text
+    part = bytes(map(bytes_of.__getitem__, name)).decode("utf-8", "surrogateescape")
+    return re.sub("[\udc80-\udcff]", lambda byte: f"<0x{ord(byte[0]) - 0xDC00:02X}>", part)
