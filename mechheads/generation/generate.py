@@ -334,7 +334,7 @@ class _Writer:
                 batch = Batch(self.model, tokens, prompts, conditions, new, limits)
                 try:
                     write = partial(batch.run, choose, ends, bar)
-                    changes = [*self.attending(batch.texts), *self.hooks, *self._changes(batch)]
+                    changes = [*self.attending(batch.texts), *self._changes(batch), *self.hooks]
                     self.model.backend.under(changes, write)
                 finally:
                     for row, written in zip(rows, batch.written(), strict=True):
