@@ -7,7 +7,7 @@ import pydoc_data.topics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import islice, takewhile, zip_longest
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -132,7 +132,7 @@ def _each_batch(
         values = dict[int, T]()
         units = [replace(windows, ids=windows.ids.cpu()) for windows in some]
         stopped = each_by_workers(workers, setup, units, values.__setitem__)
-        yield from ((windows, values[i]) for i, windows in enumerate(some) if values.keys() >= {*range(i + 1)})
+        yield from ((some[i], values[i]) for i in takewhile(values.__contains__, range(len(some))))
         stop_if(stopped)
 
 
