@@ -82,11 +82,9 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head", hea
     interrupts.warn(f"{step * len(chunks)} of {len(tokens)} prompts", "the scores are of these")
     tokens = tokens.rows(slice(step * len(chunks)))
     parts = {name: np.concatenate([each[name] for each in chunks], axis=-1) for name in chunks[0]}
-    values, answer = (
-        parts.pop("heads"),
-        "the logit of the answer" if tokens.wrong is None else "logit(answer) - logit(wrong)",
-    )
-    attributed = "the logit of the most likely token" if tokens.answer is None else answer
+    attributed = "the logit of the answer" if tokens.wrong is None else "logit(answer) - logit(wrong)"
+    attributed = "the logit of the most likely token" if tokens.answer is None else attributed
+    values = parts.pop("heads")
     values[~named] = np.nan
     dims = {"mlp": ("layer", "prompt"), "bias": ("layer", "prompt")}
     return HeadScores.from_values(

@@ -124,7 +124,8 @@ def relation_evidence(
     gaps, sizes = dict[str, float](), dict[str, int]()
     bar = set_bar(2 * len(loaded), f"evidence for {len(loaded)} relation{'s' * (len(loaded) != 1)}")
     with until_interrupted() as interrupts, bar:
-        for name, relation in ((relation.name, relation) for relation in loaded):
+        for relation in loaded:
+            name = relation.name
             try:
                 pairs = few_shot_pairs(model, relation, **few_shot)
                 job = make_ready(model, Spec(pairs, Patch(), logit_diff, HeadId(0, 0), base="corrupted"))
@@ -134,11 +135,11 @@ def relation_evidence(
                 bar.update(2)
                 continue
             sizes[name] = len(pairs)
-            some = {
+            effects = {
                 "total": partial(activation_patch, heads=chosen, normalize=True),
                 "direct": partial(path_patch, senders=chosen, direction="denoising"),
             }
-            for what, effect in some.items():
+            for what, effect in effects.items():
                 with warnings.catch_warnings(), settings(progress=False):
                     warnings.simplefilter("ignore", AnswerWarning)  # the model need not know every pair of a relation
                     measured[what][name] = effect(job)
@@ -157,7 +158,7 @@ def relation_evidence(
         scores = measured[what]
         values = np.full((model.n_layers, model.n_heads, len(names), max(sizes.values())), np.nan)
         for name, of_relation in scores.items():
-            whole = gaps[name] if what == "direct" else 1.0
+            whole = gaps[name] if what == "direct" else 1.0  # the total effect is a share already
             values[:, :, names.index(name), : sizes[name]] = np.asarray(of_relation.values) / whole
         of_each = {
             key: {name: scores[name].provenance.get(key) if name in scores else None for name in names}
