@@ -129,8 +129,8 @@ def _of_model(where: str, thing: Any) -> tuple[str, Sizes | None]:
         if "pattern" not in thing.stores:
             raise ValueError(f'{where} is a run without patterns; give model.cache(prompts, sites=("pattern",))')
         return "" if thing.model is None else thing.model.name, (thing.n_layers, thing.n_heads)
-    metadata = thing.provenance
-    named, sizes = metadata.get("model"), (metadata.get("n_layers"), metadata.get("n_heads"))
+    known = thing.provenance
+    named, sizes = known.get("model"), (known.get("n_layers"), known.get("n_heads"))
     name = named if isinstance(named, str) else ""
     scores = next(iter(thing.values())) if isinstance(thing, Roles) else thing
     if isinstance(scores, HeadScores):

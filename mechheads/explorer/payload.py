@@ -89,12 +89,12 @@ def _model(parts: Parts, name: str, more: Mapping[str, TableResult], folder: Pat
     results = _named(atlas, more)
     curves = {own: result for own, result in more.items() if isinstance(result, Curves)}
     n_layers, n_heads = atlas.sizes
-    metadata = [result.provenance for result in results.values()]
+    provenances = [result.provenance for result in results.values()]
     return {
         "name": name,
         "nLayers": n_layers,
         "nHeads": n_heads,
-        "nKvHeads": next((each["n_kv_heads"] for each in metadata if "n_kv_heads" in each), None),
+        "nKvHeads": next((each["n_kv_heads"] for each in provenances if "n_kv_heads" in each), None),
         "questions": [_question(each) for each in parts.questions],
         "notes": list(atlas.notes),
         "interrupted": atlas.interrupted,

@@ -51,7 +51,7 @@ def role_curve(
     seeds.
 
     Args:
-        model, task: the task to measure; items that the gates were not fitted to are better evidence.
+        model, task: as in ``mh.task_log_prob``; items that the gates were not fitted to are better evidence.
         gates: the result of ``fit_gates``; its roles order the heads, and others stay at their gates of the fit "keep".
         counts: the numbers of heads to gate off; or the largest, with every number up to 10 and then every fifth.
         draws: the number of random orders of heads to compare with.

@@ -349,9 +349,9 @@ def whole_answers(model: Model, begun: Sequence[str], written: Generated) -> lis
     """Answers as a judge needs them: what the prompts have of them and what was written, with the marks of thoughts."""
     texts: Sequence[str] = written.texts
     added = getattr(model.tokenizer, "added_tokens_decoder", {})
-    marks = {token for token, metadata in added.items() if metadata.special and is_mark(metadata.content)}
+    marks = {token for token, one in added.items() if one.special and is_mark(one.content)}
     if marks and len(written.ids) == len(texts):
-        hidden = {token for token, metadata in added.items() if metadata.special} - marks
+        hidden = {token for token, one in added.items() if one.special} - marks
         shown = [[token for token in ids if token not in hidden] for ids in written.ids]
         texts = [model.tokenizer.decode(ids, skip_special_tokens=False) for ids in shown]
     return [before + text for before, text in zip(begun, texts, strict=True)]

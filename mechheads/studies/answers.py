@@ -102,8 +102,8 @@ class Measure:
             float(self._arrays[name][at]) for name in ("score", "ci_low", "ci_high", "null", "p_family")
         )
         name, note = str(HeadId(int(layer), int(head))), CARRIED if carried else ""
-        metadata = self.n, self.unit, int(self._ranks[at]), int(np.isfinite(self._size).sum())
-        return Row(name, self.label, self.column, score, low, high, null, p, *metadata, note)
+        counts = self.n, self.unit, int(self._ranks[at]), int(np.isfinite(self._size).sum())
+        return Row(name, self.label, self.column, score, low, high, null, p, *counts, note)
 
     @cached_property
     def _arrays(self) -> dict[str, np.ndarray]:
@@ -263,7 +263,7 @@ def card_rows(questions: list[Question], at: int) -> Iterator[tuple[Question, Ro
 
 def _refused(atlas: Any) -> dict[str, int] | None:
     """How many requests the model refuses, of those that were answered and judged; None if none was."""
-    found = next((metadata for each in atlas.safety.values() if (metadata := each.provenance.get("refused"))), None)
+    found = next((counts for each in atlas.safety.values() if (counts := each.provenance.get("refused"))), None)
     return None if found is None else {"refused": found["n"], "of": found["of"]}
 
 

@@ -222,11 +222,11 @@ class _Builder:
         """A table with the call that gives it again: that of the atlas, of these parts alone."""
         given = {"pairs": self.asked.pairs, "texts": self.asked.texts}
         own = "".join(f", {name}={written(value) or name}" for name, value in given.items() if value is not None)
-        metadata: Any = found
+        table: Any = found
         call = (
             f"mh.build_atlas(model{own}, only={parts.split(',')}{', quick=True' * self.asked.quick}{_seed()}).{field}"
         )
-        return replace(metadata, provenance={**metadata.provenance, "call": call})
+        return replace(table, provenance={**table.provenance, "call": call})
 
     def _labels(self) -> None:
         relations, options = self.asked.relations, dict[str, Any]()

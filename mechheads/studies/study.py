@@ -104,9 +104,9 @@ def study_of(model: Model, **settings: object) -> dict[str, str]:
     return metadata | {name: str(value) for name, value in settings.items()}
 
 
-def short_hash(metadata: object) -> str:
+def short_hash(content: object) -> str:
     """A hash of 16 characters of what JSON can hold, or of its text."""
-    return hashlib.sha256(json.dumps(metadata, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def difference(study: Mapping[str, str], held: Mapping[str, str]) -> str:
@@ -195,6 +195,6 @@ R = TypeVar("R")
 
 def finished(result: R) -> R:
     """A result that is whole; an analysis that was interrupted returns a part of it, and ends the work."""
-    metadata: Any = result
-    stop_if(bool(len(getattr(metadata, "missing", ()))) or bool(metadata.provenance.get("interrupted")))
+    found: Any = result
+    stop_if(bool(len(getattr(found, "missing", ()))) or bool(found.provenance.get("interrupted")))
     return result

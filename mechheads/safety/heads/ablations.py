@@ -80,7 +80,7 @@ def epsilon_of(intervention: Intervention) -> float | None:
 
 
 def ablation_metadata(intervention: Intervention) -> dict[str, Any]:
-    """What a result records metadata how heads are ablated."""
+    """What a result records of how heads are ablated."""
     return {
         "ablation": ablation_name(intervention),
         "epsilon": epsilon_of(intervention),

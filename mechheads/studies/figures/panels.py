@@ -138,18 +138,17 @@ def compute_panels(
     """The panels of a figure: those in its folder as they are, the others computed and saved."""
     studies = {
         (model, one): {
-            key: str(value)
-            for key, value in {**study, "model": name, **_state(name), **metadata, **_versions()}.items()
+            key: str(value) for key, value in {**study, "model": name, **_state(name), **labels, **_versions()}.items()
         }
         for model, name in models.items()
-        for one, metadata in data.items()
+        for one, labels in data.items()
     }
     Path(out).mkdir(parents=True, exist_ok=True)
     with folder_locked(out):
         folders = {panel: Path(out, *map(_file_name, panel)) for panel in studies}
         panels = Panels[R](Path(out), folders, study={"study": str(study["study"])})
-        for panel, metadata in studies.items():
-            check_folder(folders[panel], metadata, work.saved)
+        for panel, of in studies.items():
+            check_folder(folders[panel], of, work.saved)
         claim_folder(out, panels.study, (_PAGE, *(f"{name}.csv" for name in work.tables), PRINTED))
         return _computed(panels, models, studies, work)
 
@@ -195,7 +194,7 @@ def _computed(
 
 def joined(parts: Iterable[tuple[Mapping[str, Any], pd.DataFrame]]) -> pd.DataFrame:
     """Tables below each other; what each is about comes first in its rows."""
-    tables = [pd.concat([pd.DataFrame(metadata, index=part.index), part], axis=1) for metadata, part in parts]
+    tables = [pd.concat([pd.DataFrame(labels, index=part.index), part], axis=1) for labels, part in parts]
     return pd.concat(tables, ignore_index=True)
 
 
@@ -252,8 +251,8 @@ def _state(model: str) -> dict[str, str]:
     if not path.is_absolute() or not path.exists():
         return {}
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    metadata = [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()]
-    return {"files of the model": short_hash(metadata)}
+    stats = [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()]
+    return {"files of the model": short_hash(stats)}
 
 
 def _short(name: str) -> str:

@@ -120,9 +120,9 @@ def roles_figure(
     curves, heads, shares = [], [], []
     for (name, task), (gates, changes) in panels.results.items():
         shown.setdefault(task, {})[name] = changes
-        roles, metadata = head_roles(gates), {"model": name, "task": task}
-        curves.append((metadata, changes.table))
-        heads.append((metadata, roles.to_dataframe()))
-        shares.append((metadata, roles.shares()))
+        roles, labels = head_roles(gates), {"model": name, "task": task}
+        curves.append((labels, changes.table))
+        heads.append((labels, roles.to_dataframe()))
+        shares.append((labels, roles.shares()))
     tables = {"shares": joined(shares), "curves": joined(curves), "heads": joined(heads)}
     return panels.write(draw_curves(shown, symlog=symlog), shown, tables, "Roles of heads", _TEXT)

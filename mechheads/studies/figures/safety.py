@@ -144,10 +144,10 @@ def _numbers(results: _Results, k: int) -> dict[str, pd.DataFrame]:
         if counted := next(iter(found.values())).provenance.get("refused"):
             refused.append({"model": model, "requests": data, "refused": counted["n"], "of": counted["of"]})
         for ablation, scores in found.items():
-            metadata = {"model": model, "requests": data, "ablation": ablation}
-            heads.append((metadata, scores.to_dataframe()))
+            labels = {"model": model, "requests": data, "ablation": ablation}
+            heads.append((labels, scores.to_dataframe()))
             first = scores.top(k)
-            top.append(({**metadata, "rank": ranks(first["score"])}, first))
+            top.append(({**labels, "rank": ranks(first["score"])}, first))
     return {"refused": pd.DataFrame(refused), "top": joined(top), "heads": joined(heads)}
 
 
