@@ -177,7 +177,8 @@ def write_netcdf(dataset: xr.Dataset, path: str | Path) -> Path:
         message = f"path is {path.name!r}, but save writes netCDF; write .save({path.with_suffix('.nc').name!r})"
         table = path.suffix.lower() in _TABLES
         raise ValueError(message + "; for a table, scores.to_dataframe() and result.table have .to_csv" * table)
-    return write_file(path, with_checksum(bytes(dataset.to_netcdf(engine="h5netcdf"))))
+    attrs = {name: _stored(text) if isinstance(text, str) else text for name, text in dataset.attrs.items()}
+    return write_file(path, with_checksum(bytes(dataset.assign_attrs(attrs).to_netcdf(engine="h5netcdf"))))
 
 
 def read_netcdf(path: Path) -> xr.Dataset:
@@ -232,7 +233,12 @@ def _fault(file: h5py.File, name: str) -> str | None:
 
 
 def text_array(texts: Sequence[str] | np.ndarray, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """An array of Python strings, by default shaped as ``texts``; NUL, which HDF5 cannot store, becomes its sign."""
+    """An array of Python strings, by default shaped as ``texts``, as a file stores them."""
     array = np.asarray(texts, dtype=object)
-    plain = np.array([text.replace("\0", "\u2400") for text in array.ravel()], dtype=object)
+    plain = np.array([_stored(text) for text in array.ravel()], dtype=object)
     return plain.reshape(array.shape if shape is None else shape)
+
+
+def _stored(text: str) -> str:
+    """The text with the sign of NUL in place of NUL, which HDF5 cannot store."""
+    return text.replace("\0", "\u2400")
