@@ -89,11 +89,9 @@ class TableResult(Shown):
         """Read a file that ``save`` wrote; as ``HeadScores.load``."""
         dataset = read(Path(path), FIELDS, cls.__name__)
         if (kind := dataset.attrs["kind"]) != getattr(cls, "KIND", None):
-            known = {each.KIND: each.__name__ for each in TableResult.__subclasses__()}
-            use = (
-                f"a {known[kind]}; use {known[kind]}.load" if kind in known else f"another result, of the kind {kind!r}"
-            )
-            raise ValueError(f"{path} contains {use}")
+            known = next((each.__name__ for each in TableResult.__subclasses__() if each.KIND == kind), None)
+            content = f"a {known}; use {known}.load" if known else f"another result, of the kind {kind!r}"
+            raise ValueError(f"{path} contains {content}")
         try:
             return cls(**from_dataset(dataset))
         except (ValueError, TypeError) as error:
