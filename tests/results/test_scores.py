@@ -165,6 +165,12 @@ def test_labels_must_align_too_and_only_numbers_and_scores_combine():
         left / 0
 
 
+def test_nul_is_saved_as_its_sign(tmp_path):
+    scores = from_values((2, 3, 1, 6), name="a\0", unit="\0", extra={"pos": ["\0"]})
+    loaded = HeadScores.load(scores.save(tmp_path / "s.nc"))
+    assert (loaded.name, loaded.unit, loaded.dataset["pos"].item()) == ("a\u2400", "\u2400", "\u2400")
+
+
 letters = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 text = st.text(letters, max_size=8) | st.sampled_from(["", "Ġthe", "é\u0301", "\n", "nan"])
 
@@ -247,6 +253,7 @@ def test_bad_input_is_named(options, message):
         (lambda s: s.select(layer=1), r"no dimension 'layer' to select from; choose among \['relation'\]"),
         (lambda s: s.select(relation="z"), "relation has no label 'z'; it has 'x', 'y'"),
         (lambda s: HeadScores(xr.Dataset()), r"no variable 'score' over \(layer, head"),
+        (lambda s: s.assign(score=1), "score cannot be assigned, because HeadScores uses it"),
         (lambda s: HeadScores(s.dataset.drop_attrs()), "lacks the attributes name, unit, kind, provenance"),
         (
             lambda s: HeadScores.from_scores(np.ones((2, 3)), interval=(np.ones((3, 2)),) * 2, **METADATA),
