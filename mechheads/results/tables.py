@@ -89,7 +89,7 @@ class TableResult(Shown):
         """Read a file that ``save`` wrote; as ``HeadScores.load``."""
         dataset = read(Path(path), FIELDS, cls.__name__)
         if (kind := dataset.attrs["kind"]) != getattr(cls, "KIND", None):
-            known = next((each.__name__ for each in TableResult.__subclasses__() if each.KIND == kind), None)
+            known = next((each.__name__ for each in TableResult.__subclasses__() if kind == each.KIND), None)
             content = f"a {known}; use {known}.load" if known else f"another result, of the kind {kind!r}"
             raise ValueError(f"{path} contains {content}")
         try:
