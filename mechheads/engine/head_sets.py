@@ -74,8 +74,8 @@ class SetRuns:
     """Computes the metric with the z of whole sets of heads replaced; ``spec.heads`` are those that sets may contain.
     ``at_once`` sets go through the layers together."""
 
-    def __init__(self, model: Model, spec: Spec, *, runs: CachedRuns | None = None) -> None:
-        self.job = make_ready(model, spec, runs=runs)
+    def __init__(self, runs: CachedRuns, spec: Spec) -> None:
+        self.job = make_ready(runs, spec)
         read = self.job.reading.activation
         if read is not None and self.job.site != "z" and self.job.reading.takes(read.head, self.job.site):
             raise ValueError(

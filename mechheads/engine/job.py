@@ -140,15 +140,17 @@ class Spec:
     limits: Limits = field(default_factory=lambda: current().limits)
     held: Held = ()
 
+    def __post_init__(self) -> None:
+        check_arguments(type(self), vars(self))
+        intervention_for("intervention", self.intervention, self.prompts)
+        for head, rule in self.held:
+            intervention_for(f"given[{str(head)!r}]", rule, self.prompts)
+
     def check(self, model: Model) -> Site:
         """Check that the model supports this request; returns the activation that the intervention replaces."""
         if self.limits.workers is not None:
             source_of(model)
-        check_arguments(type(self), vars(self))
-        intervention_for("intervention", self.intervention, self.prompts)
         site = site_of(self.intervention)
-        for head, rule in self.held:
-            intervention_for(f"given[{str(head)!r}]", rule, self.prompts)
         sites = (site, *(site_of(rule) for _, rule in self.held))
         if fixed := [site for site in sites if model.backend.ignores(site)]:
             raise ValueError(
@@ -307,17 +309,17 @@ def prepare(model: Model, prompts: AnyPrompts, *, sites: Sequence[str] = ("z",))
     for run in runs.both(dict.fromkeys(runs.tokens, kept), limits, on_disk):
         run.check_finite()
     intervention = Patch() if isinstance(prompts, PromptPairs) else Zero()
-    return make_ready(model, Spec(runs.prompts, intervention, kl_divergence, limits=limits), runs=runs)
+    return make_ready(runs, Spec(runs.prompts, intervention, kl_divergence, limits=limits))
 
 
-def make_ready(model: Model, spec: Spec, *, runs: CachedRuns | None = None, store: Store = NO_STORE) -> Job:
-    """Check a request, cache its runs and plan the work."""
+def make_ready(runs: CachedRuns, spec: Spec, store: Store = NO_STORE) -> Job:
+    """Check that the model supports a request, cache its runs and plan the work."""
+    model = runs.model
     site = spec.check(model)
     held = {head for head, _ in spec.held}
     heads = tuple(head for head in check_heads(spec.heads, model.n_layers, model.n_heads) if head not in held)
     if not heads:
         raise ValueError("heads names only heads that given ablates already; name another, or leave heads out")
-    runs = CachedRuns(model, spec.prompts) if runs is None else runs
     tokens, other = runs.sides(spec.base)
     at, read = (read_positions(spec.metric, each)[0] for each in (tokens, tokens.on_cpu))
     places = find_places(spec.positions, tokens)

@@ -97,7 +97,7 @@ def sweep(
 def run_spec(runs: CachedRuns, spec: Spec, metadata: Metadata) -> HeadScores:
     """Run a sweep from its request to its result."""
     with Store(current().store) as kept:
-        job = make_ready(runs.model, spec, runs=runs, store=kept)
+        job = make_ready(runs, spec, kept)
         work = effects(job)
         warn_of_answers(job)
         measured = measure(work, batches(job))
@@ -148,7 +148,7 @@ def plan(
     spec = Spec(runs.prompts, rule, as_metric(metric), heads, positions, base, limits=limits, held=held)
     spec.check(model)  # not counted: what a model takes is tried once for all sweeps
     with Cost() as cost:
-        job = make_ready(model, spec, runs=runs)
+        job = make_ready(runs, spec)
         evaluator, run, every = job.evaluator, UnitRuns(job), passes(job.places, job.site)
         middle, prepared = every[len(every) // 2], cost.flops
         run.all_new_z(middle[0])

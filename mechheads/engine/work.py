@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.engine import proved
+from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.dispatch import Batch, Values, by_workers, setup_of
 from mechheads.engine.job import Job, Place, Spec, Unit, make_ready
 from mechheads.engine.memory import keep_freed_memory
@@ -206,7 +207,7 @@ class _SentJob:
 
     def __call__(self, model: Model) -> Ready:
         """What computes batches with a worker's model."""
-        job = replace(make_ready(model, self.spec), plan=self.plan)
+        job = replace(make_ready(CachedRuns(model, self.spec.prompts), self.spec), plan=self.plan)
         work = self.made_by(job)
         keep_freed_memory()
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.head_sets import set_bar
 from mechheads.engine.job import Job, Spec, make_ready
@@ -128,7 +129,8 @@ def relation_evidence(
             name = relation.name
             try:
                 pairs = few_shot_pairs(model, relation, **few_shot)
-                job = make_ready(model, Spec(pairs, Patch(), logit_diff, HeadId(0, 0), base="corrupted"))
+                spec = Spec(pairs, Patch(), logit_diff, HeadId(0, 0), base="corrupted")
+                job = make_ready(CachedRuns(model, pairs), spec)
                 gaps[name] = _gap(job, name)
             except ValueError as error:
                 left_out[name] = str(error)

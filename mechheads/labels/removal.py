@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.head_sets import SetRuns, set_bar
 from mechheads.engine.job import Spec
 from mechheads.heads import HeadId, Heads, heads_as_given, random_sets
@@ -95,7 +96,8 @@ def cumulative_removal(
     rule = as_intervention(intervention)
 
     def runs_of(some: Prompts, sets: Iterable[Sequence[HeadId]]) -> SetRuns:
-        return SetRuns(model, Spec(some, rule, accuracy, sorted(set().union(*sets)), positions="last"))
+        spec = Spec(some, rule, accuracy, sorted(set().union(*sets)), positions="last")
+        return SetRuns(CachedRuns(model, some), spec)
 
     runs = runs_of(prompts, lines.values())
     if (base := float(runs.base_value.mean())) < LEAST_ACCURACY:

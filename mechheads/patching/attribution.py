@@ -81,7 +81,7 @@ def attribution_patch(
     base = base_of(direction)
     measured = as_metric_of_logits(metric, "mh.patching.attribution_patch", "mh.activation_patch")
     spec = Spec(inputs.prompts, Patch(site), measured, heads, positions, base, limits=current().limits)
-    (estimate,) = estimates(inputs.model, [spec], runs=inputs, steps=steps)
+    (estimate,) = estimates(inputs, [spec], steps)
     warn_of_answers(estimate.job)
     values, extra = by_place(estimate.job.places, estimate.values)
     name = f"attribution patching of {site}, {direction}" + (f", {steps} steps" if steps else "")
@@ -98,14 +98,11 @@ class Estimate:
 
 
 @torch.inference_mode(False)
-def estimates(
-    model: Model, specs: Sequence[Spec], *, runs: CachedRuns | None = None, steps: int | None = None
-) -> list[Estimate]:
+def estimates(runs: CachedRuns, specs: Sequence[Spec], steps: int | None = None) -> list[Estimate]:
     """The linear estimates of sweeps that differ only in what they do to z, from one gradient, or its mean over steps:
     (new z - old z) . d metric / d z for the intervention of each spec."""
-    runs = CachedRuns(model, specs[0].prompts) if runs is None else runs
-    check_gradient(specs[0].metric, runs.sides(specs[0].base)[0], model.d_vocab)
-    jobs = [make_ready(model, spec, runs=runs) for spec in specs]
+    check_gradient(specs[0].metric, runs.sides(specs[0].base)[0], runs.model.d_vocab)
+    jobs = [make_ready(runs, spec) for spec in specs]
     first, layers = jobs[0], sorted({head.layer for head in jobs[0].heads})
     path = Path.between(first.base, first.source, steps) if steps and first.source is not None else None
     gradients = gradients_of(first.base, first.spec.metric, layers, Size.of(first, len(layers)), path)

@@ -125,7 +125,7 @@ def patch_sets(
     base = patched if on_pairs else "clean"
     limits = current().limits
     spec = Spec(inputs.prompts, rule, as_metric(metric), heads, "all", base, normalize, seed, limits, held=held)
-    runs, info = SetRuns(model, spec, runs=inputs), MetricInfo.of(spec.metric)
+    runs, info = SetRuns(inputs, spec), MetricInfo.of(spec.metric)
     scale = runs.job.evaluator.distance() if normalize else 1.0
     values = np.full((len(parsed), len(runs.base_value)), np.nan)
     with until_interrupted() as interrupts, set_bar(len(parsed), "sets of heads") as bar:
@@ -240,7 +240,7 @@ def faithfulness(
         raise ValueError('heads is missing; give the heads of the circuit, such as heads=["L9H6", "L10H0"]')
     circuit = head_set(heads, inputs.model, "heads")
     spec = Spec(inputs.prompts, as_intervention(intervention), as_metric(metric))
-    runs = CircuitRuns(inputs.model, spec, inputs)
+    runs = CircuitRuns(inputs, spec)
     return runs.faithfulness(circuit, runs.values([frozenset(circuit)])[0])
 
 
@@ -252,7 +252,7 @@ def faithfulness_curve(
     order = patching.heads(min(_COUNTS[-1], model.n_layers * model.n_heads), by="absolute")
     counts = [k for k in _COUNTS if k <= len(order)]
     inputs = resolve(model, pairs, "pairs")
-    runs = CircuitRuns(model, Spec(inputs.prompts, Patch(), metric, limits=DEFAULT_LIMITS), inputs)
+    runs = CircuitRuns(inputs, Spec(inputs.prompts, Patch(), metric, limits=DEFAULT_LIMITS))
     values = runs.values([frozenset(order[:k]) for k in counts])
     points = [runs.faithfulness(order[:k], of) for k, of in zip(counts, values, strict=True)]
     table = pd.DataFrame(
@@ -268,10 +268,10 @@ def faithfulness_curve(
 class CircuitRuns:
     """Computes the metric of circuits, with all others ablated; ``full``: of all heads, ``empty``: of none."""
 
-    def __init__(self, model: Model, spec: Spec, cached: CachedRuns | None) -> None:
-        self.runs = SetRuns(model, spec, runs=cached)
+    def __init__(self, runs: CachedRuns, spec: Spec) -> None:
+        self.runs = SetRuns(runs, spec)
         self.metric, self.ablation, self.cluster = spec.metric, spec.intervention, self.runs.job.tokens.cluster
-        self._all = frozenset(check_heads(None, model.n_layers, model.n_heads))
+        self._all = frozenset(check_heads(None, runs.model.n_layers, runs.model.n_heads))
         self.full, self.empty = self.values([self._all, frozenset()])
 
     def values(self, circuits: Sequence[Set[HeadId]]) -> Float[np.ndarray, "circuit prompt"]:

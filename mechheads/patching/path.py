@@ -143,7 +143,7 @@ def _measured(
     _check_receivers(groups, spec, inputs.model)
     names = [[FINAL] if group is None else [str(receiver) for receiver in group] for group in groups]
     with Store(current().store, receivers=names, mlps=mlps) as store:
-        job = make_ready(inputs.model, spec, runs=inputs, store=store)
+        job = make_ready(inputs, spec, store)
         work = path_effects(job, groups=groups, mlps=mlps)
         warn_of_answers(job)
         measured = measure(work, _batches(job, groups), groups=(len(groups),), bar="paths from ")

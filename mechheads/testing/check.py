@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.cached_runs import AnyPrompts
+from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.engine.head_sets import SetRun
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.proved import Provable, claim_of
@@ -165,7 +165,8 @@ class _Trial:
             found = () if self.is_metric else (self.text(),)
         except ValueError as error:
             raise CheckFailed(f"{self.name} is refused: {error}") from error
-        job = make_ready(self.model, Spec(self.prompts, self.rule, self.metric, self.heads))
+        spec = Spec(self.prompts, self.rule, self.metric, self.heads)
+        job = make_ready(CachedRuns(self.model, self.prompts), spec)
         units, sets = UnitRuns(job), SetRun(job)
         off = max(self.gap(job, units, (it, 0), swept.values.values[it.layer, it.head]) for it in self.heads)
         of_set = self.gap(job, sets, frozenset(self.heads), together.values[0])

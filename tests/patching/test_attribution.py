@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import mechheads as mh
+from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Spec
 from mechheads.patching import attribution
 from mechheads.patching.attribution import attribution_patch
@@ -196,7 +197,7 @@ def test_any_intervention_has_an_estimate(micro):
             return torch.where(context.mask[..., None], -z, torch.nan)  # what is put at padding does not count
 
     france = mh.Prompts([" the France is", " the France"], [" Paris"] * 2, [" Rome"] * 2)
-    (found,) = attribution.estimates(micro, [Spec(france, Negate(), mh.logit_diff)])
+    (found,) = attribution.estimates(CachedRuns(micro, france), [Spec(france, Negate(), mh.logit_diff)])
     exact = mh.sweep(micro, france, intervention=Negate(), metric=mh.logit_diff)
     np.testing.assert_allclose(found.values[:, :, 0], exact.values, atol=1e-4)
 

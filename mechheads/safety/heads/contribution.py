@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.work import batches, effects, measure
 from mechheads.heads import HeadId, Heads, check_heads
@@ -149,7 +150,7 @@ def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
 
     def sweep(prompts: Prompts, metric: Metric, heads: Sequence[HeadId], store: Store) -> Job:
         spec = Spec(prompts, rule, metric, heads, seed=seed)
-        return make_ready(model, spec, store=store)
+        return make_ready(CachedRuns(model, prompts), spec, store)
 
     with Store(current().store, analysis="refusal_contribution", **known_by) as store:
         job_of_harmful = sweep(harmful, metric, heads, store)

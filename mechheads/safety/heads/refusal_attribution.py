@@ -96,7 +96,7 @@ def attribution_of(
         return rows.reshape(*rows.shape[:-1], len(begins), len(prompts))
 
     specs = [Spec(runs.prompts, rule, metric, job.named, limits=limits) for rule in rules.values()]
-    of_rules = estimates(model, specs, runs=runs)
+    of_rules = estimates(runs, specs)
     parts, base = dict[str, np.ndarray](), by_opening(of_rules[0].job.evaluator.base_value.cpu().numpy())
     for name, estimate in zip(rules, of_rules, strict=True):
         share = softmax(base, axis=0)  # d R / d log P(o) = P(o) / sum

@@ -16,6 +16,7 @@ import pandas as pd
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Job, make_ready
 from mechheads.engine.plan import Plan
 from mechheads.engine.work import Run, UnitRuns, Work
@@ -61,7 +62,8 @@ class BesideOthers(ShipsKind):
         What is measured goes into the ledger of the intact job, under the names of the others."""
         model, rule = intact.model, self.intervention
         hooks = joint_hooks(intact, rule, self.others)
-        ready = partial(make_ready, model, replace(intact.spec, heads=heads))
+        runs = CachedRuns(model, intact.spec.prompts)
+        ready = partial(make_ready, runs, replace(intact.spec, heads=heads))
         without = replace(model.backend.under(hooks, ready), ledger=intact.ledger)
         without = without.as_part(f", beside {' '.join(map(str, sorted(self.others)))}")
         without = replace(without, plan=plan or without.plan)

@@ -145,8 +145,9 @@ def measure(job: SafetyJob) -> Measured:
 
 def ready(job: SafetyJob, store: Store) -> Job:
     """The sweep of a job's heads after its requests."""
-    spec = Spec(job.requests.prompts, job.intervention, kl_divergence, job.named, seed=current().seed, held=job.held)
-    return make_ready(job.model, spec, runs=job.runs, store=store)
+    runs = CachedRuns(job.model, job.requests.prompts) if job.runs is None else job.runs
+    spec = Spec(runs.prompts, job.intervention, kl_divergence, job.named, seed=current().seed, held=job.held)
+    return make_ready(runs, spec, store)
 
 
 def scores_of(
