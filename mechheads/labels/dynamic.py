@@ -82,18 +82,14 @@ def dynamic_scores(
     everything = usable_pairs(relations, model.tokenizer, any_source=True, min_pairs=min_pairs)
     scored = [usable for usable in everything if usable.scored]
     names, counts = [usable.relation.name for usable in scored], np.array([len(usable.pairs) for usable in scored])
-    words = sorted({source for usable in scored for source, _ in usable.pairs})
+    words, rows = np.unique([source for usable in scored for source, _ in usable.pairs], return_inverse=True)
     prompts = []
     for template in templates:
-        start, texts = template.index("{source}"), [template.replace("{source}", word) for word in words]
+        start, texts = template.index("{source}"), [template.replace("{source}", word) for word in words.tolist()]
         spans = [(start, start + len(word)) for word in words]
         prompts.append(Prompts(texts, positions={"source": spans}).tokens(model))
     limits = [usual_k(k, usable.relation.copying, model.d_vocab) for usable in scored]
-    columns = [
-        [words.index(source) for usable in scored for source, _ in usable.pairs],
-        [target for usable in scored for _, target in usable.tokens],
-        np.repeat(limits, counts),
-    ]
+    columns = rows, [target for usable in scored for _, target in usable.tokens], np.repeat(limits, counts)
     ranks = Ranks(model, *(torch.as_tensor(column, device=model.device) for column in columns))
     score = _score(model, ranks, prompts, counts, chosen)
     low, high = share_interval(score, counts[:, None, None])
