@@ -144,8 +144,8 @@ class HookedBackend(Backend):
     def first_mlp(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         if self.module.cfg.attn_only:
             raise ValueError(
-                f"model {self.module.cfg.model_name!r} consists of attention only: it has no first MLP; use "
-                'source="embedding"'
+                f"model {self.module.cfg.model_name!r} consists of attention only: it has no first MLP; "
+                'mh.relation_scores(source="embedding") reads tokens without one'
             )
         block = self.module.blocks[0]
         norm = getattr(block, "ln2", None) or block.ln1
