@@ -33,7 +33,7 @@ SCHEMA_VERSION = 1
 STATISTICS = ("score", "ci_low", "ci_high", "p_value", "q_value", "p_family")
 RANGE = ("range_low", "range_high")
 """Present only if some scores have exactly two clusters, which are too few for an interval."""
-RESERVED = {"layer", "head", "prompt", "values", "cluster", *STATISTICS, *RANGE}
+_RESERVED = {"layer", "head", "prompt", "values", "cluster", *STATISTICS, *RANGE}
 Label = str | int | float
 
 
@@ -49,7 +49,7 @@ def build(
     """The dataset of a result from its score and statistics, with q computed; NaN for those that are not there."""
     score = statistics["score"]
     labels = {dim: text_or_numbers(dim, known) for dim, known in (extra or {}).items()}
-    if taken := sorted(labels.keys() & RESERVED):
+    if taken := sorted(labels.keys() & _RESERVED):
         raise ValueError(
             f"{', '.join(taken)} cannot name an extra dimension, because HeadScores uses it; choose another name"
         )

@@ -19,7 +19,6 @@ from mechheads.messages.arguments import check_at_least, check_known, checked, d
 from mechheads.results.arithmetic import Comparison, check_aligned, combine, compare
 from mechheads.results.dataset import (
     RANGE,
-    RESERVED,
     STATISTICS,
     Label,
     build,
@@ -158,8 +157,8 @@ class HeadScores(Shown):
 
     def assign(self: _S, **variables: Any) -> _S:
         """The same scores with further variables in their dataset, as ``xarray.Dataset.assign`` takes them."""
-        if taken := sorted(variables.keys() & RESERVED):
-            raise ValueError(f"{', '.join(taken)} cannot be assigned, because HeadScores uses it; choose another name")
+        if variables.keys() & {"score", "values"}:
+            raise ValueError("score and values cannot be assigned: the p and intervals are theirs; choose another name")
         return type(self)(self.dataset.assign(variables))
 
     @property
