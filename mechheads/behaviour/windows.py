@@ -35,8 +35,8 @@ Texts = str | Path | Sequence[str | Sequence[int]] | None
 
 LEAST_WINDOW = 16
 """Shorter ends of a text are left out: they have too few earlier tokens to attend to."""
-_BATCHES_A_WORKER = 16
-"""How many batches are read for each worker before they are computed."""
+_BATCHES_A_WORKER = 4
+"""How many batches are computed for each worker before any is counted; after a kill, they are computed again."""
 AT_ONCE = 1024
 """Tokens in a batch of windows, if all weights are in memory."""
 _COPIES = 3
