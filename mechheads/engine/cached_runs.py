@@ -21,8 +21,8 @@ from torch import Tensor
 from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Wave
 from mechheads.heads import HeadId, HeadLike, check_heads
-from mechheads.interventions.basic import Intervention, InterventionLike, Zero, as_intervention, needs_of, site_of
-from mechheads.interventions.new_z import Finite, all_new_z, new_z
+from mechheads.interventions.basic import Intervention, InterventionLike, Zero, as_intervention, needs_of
+from mechheads.interventions.new_z import CheckedIntervention, all_new_z, new_z
 from mechheads.limits import Limits
 from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
@@ -195,7 +195,9 @@ def held_by(given: Given | None, model: ModelCore, name: str = "given", otherwis
 
 def runs_given(runs: CachedRuns, held: Held, base: str, limits: Limits) -> CachedRuns:
     """The runs of the same prompts in which heads are ablated, in one side as ``base``; intact, they run once more."""
-    sites = tuple(dict.fromkeys(("z", *(site for _, rule in held for site in (site_of(rule), *needs_of(rule))))))
+    rules = [(head, CheckedIntervention(rule)) for head, rule in held]
+    read = (site for _, rule in rules for site in (rule.site, *needs_of(rule.intervention)))
+    sites = tuple(dict.fromkeys(("z", *read)))
     intact = {side: runs.run(side, sites, limits) for side in runs.tokens}
     for run in intact.values():
         run.claim()
@@ -205,12 +207,11 @@ def runs_given(runs: CachedRuns, held: Held, base: str, limits: Limits) -> Cache
         pos = run.tokens.ids.shape[1]
         rows = max(1, tokens_in_run(runs.model, limits, pos) // pos)
         z[side] = {}
-        for head, rule in held:
-            on_z = site_of(rule) == "z"
+        for head, rule in rules:
+            on_z = rule.site == "z"
             of_all = None if on_z else all_new_z(runs.model, run, source, rule, None, [head.layer], rows)
-            finite = Finite(rule)
-            z[side][head] = new_z(rule, run, source, [head], None, finite, of_all)[0][:, 0]
-            finite.check()
+            z[side][head] = new_z(rule, run, source, [head], None, of_all)[0][:, 0]
+            rule.check_finite()
     other = copy(runs)
     other._kept, other._held = {}, dict(z)
     return other

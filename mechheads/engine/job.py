@@ -30,7 +30,7 @@ from mechheads.interventions.basic import (
     needs_of,
     site_of,
 )
-from mechheads.interventions.new_z import Finite, first_change, new_z
+from mechheads.interventions.new_z import CheckedIntervention, first_change, new_z
 from mechheads.ledger.key import NO_STORE, Store
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits, current, show_bytes
@@ -146,18 +146,16 @@ class Spec:
         for head, rule in self.held:
             intervention_for(f"given[{str(head)!r}]", rule, self.prompts)
 
-    def check(self, model: Model) -> Site:
-        """Check that the model supports this request; returns the activation that the intervention replaces."""
+    def check(self, model: Model) -> None:
+        """Check that the model supports this request."""
         if self.limits.workers is not None:
             source_of(model)
-        site = site_of(self.intervention)
-        sites = (site, *(site_of(rule) for _, rule in self.held))
+        sites = [site_of(rule) for rule in (self.intervention, *(rule for _, rule in self.held))]
         if fixed := [site for site in sites if model.backend.ignores(site)]:
             raise ValueError(
                 f"site {fixed[0]!r} of model {model.name!r} can be read but not changed: its attention ignores what a "
                 'hook returns; use another, such as site="z"'
             )
-        return site
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,7 +313,8 @@ def prepare(model: Model, prompts: AnyPrompts, *, sites: Sequence[str] = ("z",))
 def make_ready(runs: CachedRuns, spec: Spec, store: Store = NO_STORE) -> Job:
     """Check that the model supports a request, cache its runs and plan the work."""
     model = runs.model
-    site = spec.check(model)
+    spec.check(model)
+    rule = CheckedIntervention(spec.intervention)
     held = {head for head, _ in spec.held}
     heads = tuple(head for head in check_heads(spec.heads, model.n_layers, model.n_heads) if head not in held)
     if not heads:
@@ -341,7 +340,7 @@ def make_ready(runs: CachedRuns, spec: Spec, store: Store = NO_STORE) -> Job:
     if held:
         runs = runs_given(runs, spec.held, spec.base, spec.limits)
     needed = (*needs_of(spec.intervention), *(("z",) if held else ()))
-    wanted = {"clean" if other is None else spec.base: ("z", *_resumed(model), *needed, *({site} - {"z"}))}
+    wanted = {"clean" if other is None else spec.base: ("z", *_resumed(model), *needed, *({rule.site} - {"z"}))}
     wanted |= {} if other is None else {other_side(spec.base): needed or ("z",)}
     least = least_in_flight(model, tokens, at.shape[1] * reading.width, spec.limits)
     base, *sources = runs.both(wanted, spec.limits, runs.bytes(wanted) + least > spec.limits.memory)
@@ -350,12 +349,12 @@ def make_ready(runs: CachedRuns, spec: Spec, store: Store = NO_STORE) -> Job:
     if source is not None:
         source.claim()
     seconds = time.perf_counter() - start
-    starts = tuple(_first_change(spec.intervention, site, place, base, source, heads) for place in places)
+    starts = tuple(_first_change(rule, place, base, source, heads) for place in places)
     layout, pos, on_disk = model.backend.layout, tokens.ids.shape[1], model.backend.on_disk is not None
     windows = [Window.from_start(first, read, layout, pos) for first in starts]
     may_pack = layout == "queries" and len(places) == 1 and not on_disk  # weights on disk would be read for each row
     packing = Packing.find(tokens.on_cpu.ids, windows[0]) if may_pack else None
-    plan = make_plan((base, source), site, reached, reading, windows, spec.limits, packing)
+    plan = make_plan((base, source), rule.site, reached, reading, windows, spec.limits, packing)
     plan = replace(plan, unreached=len(heads) - len(reached))
     if plan.over_budget:
         warn(
@@ -384,12 +383,7 @@ def _resumed(model: Model) -> tuple[str, ...]:
 
 
 def _first_change(
-    intervention: Intervention,
-    site: Site,
-    place: Place,
-    base: HeadCache,
-    source: HeadCache | None,
-    heads: Sequence[HeadId],
+    rule: CheckedIntervention, place: Place, base: HeadCache, source: HeadCache | None, heads: Sequence[HeadId]
 ) -> Int[Tensor, " prompt"]:
     """The first position that changes in each prompt; the later it is, the more heads fit into a wave.
     For any intervention on z between two runs but a patch, a sample of the heads shows where changes begin."""
@@ -397,14 +391,13 @@ def _first_change(
     first = torch.zeros(len(ids), dtype=torch.long)
     if place.at is not None:
         first = place.at.long().argmax(1).cpu()
-    if isinstance(intervention, Patch) and source is not None:
+    if isinstance(rule.intervention, Patch) and source is not None:
         differs = ids != source.tokens.on_cpu.ids
         for head in base.held:
             differs = differs | (base.z[head] != source.z[head]).any(-1).cpu()
         first = first.maximum(differs.long().argmax(1))
-    elif source is not None and site == "z":
+    elif source is not None and rule.site == "z":
         some = heads[:: max(1, len(heads) // _HEADS_TRIED)]
-        finite = Finite(intervention)
-        found = [new_z(intervention, base, source, [head], place.at, finite)[1][:, 0] for head in some]
-        first = first.maximum(first_change(found, finite).clamp_max(ids.shape[1] - 1))
+        found = [new_z(rule, base, source, [head], place.at)[1][:, 0] for head in some]
+        first = first.maximum(first_change(found, rule).clamp_max(ids.shape[1] - 1))
     return first

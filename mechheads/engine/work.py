@@ -21,7 +21,7 @@ from mechheads.engine.proved import prove_wave
 from mechheads.engine.rows import Packed, shared_start
 from mechheads.engine.wavefront import Edit
 from mechheads.heads import HeadId
-from mechheads.interventions.new_z import AllNewZ, Finite, all_new_z, apply, first_change, new_z
+from mechheads.interventions.new_z import AllNewZ, CheckedIntervention, all_new_z, first_change, new_z
 from mechheads.ledger.key import same_but_for_rounding
 from mechheads.messages.notices import interrupted_after, until_interrupted, warn
 from mechheads.metrics import name_of
@@ -243,7 +243,7 @@ class UnitRuns:
 
     def changes(self, units: Sequence[Unit]) -> tuple[list[NewZ], Int[Tensor, " prompt"]]:
         """What each unit changes, and the first position that any of them changes, on the CPU."""
-        job, finite = self.job, Finite(self.job.intervention)
+        job, rule = self.job, CheckedIntervention(self.job.intervention)
         heads: dict[tuple[int, int], list[HeadId]] = {}
         for head, place in units:
             heads.setdefault((head.layer, place), []).append(head)
@@ -251,24 +251,24 @@ class UnitRuns:
         differs = []
         for (_, place), of_layer in heads.items():
             at, of_all = job.places[place].at, self.all_new_z(place)
-            new, changed = new_z(job.intervention, job.base, job.source, of_layer, at, finite, of_all)
+            new, changed = new_z(rule, job.base, job.source, of_layer, at, of_all)
             by_pos = new.transpose(1, 2)
             found |= {(head, place): (by_pos, i) for i, head in enumerate(of_layer)}
             differs.append(changed.any(1))
-        first = first_change(differs, finite)
+        first = first_change(differs, rule)
         return [(head, *found[head, place]) for head, place in units], first
 
     def edits(self, unit: Unit, prompt: int, entry: int = 0) -> list[PlainHook]:
         """The hooks that change a unit in a plain forward pass of a prompt; a k or v that heads share, as its z."""
         job, model, site, read = self.job, self.job.model, self.job.site, self.job.reading.activation
         n, at, head = int(job.tokens.on_cpu.lengths[prompt]), job.places[unit[1]].at, unit[0]
-        grouped, finite = site in KEY_SITES and model.n_kv_heads < model.n_heads, Finite(job.intervention)
+        grouped = site in KEY_SITES and model.n_kv_heads < model.n_heads
         if site == "z" or (grouped and (read is None or read.head != head)):
             ((_, values, index),), _ = self.changes([unit])
             return [proved.edit(model, "z", head, values[prompt, :n, index])]
         shared = HeadId(head.layer, head.head - head.head % (model.n_heads // model.n_kv_heads))
         old, named = job.base.site(site)[head][:, None], [shared if site in KEY_SITES else head]
-        new = apply(job.intervention, old, named, job.base, job.source, finite)[prompt, 0, :n]
+        new = CheckedIntervention(job.intervention).apply(old, named, job.base, job.source)[prompt, 0, :n]
         new = new[:, :n] if site == "pattern" else new
         return [proved.edit(model, site, head, new, None if at is None else at[prompt, :n])]
 
@@ -305,7 +305,8 @@ def new_z_of_all(job: Job, place: int) -> AllNewZ | None:
         return None
     at = job.places[place].at if job.site in KEY_SITES else None
     layers = sorted({head.layer for head in (*job.measured, *job.base.held)})
-    return all_new_z(job.model, job.base, job.source, job.intervention, at, layers, job.plan.rows)
+    rule = CheckedIntervention(job.intervention)
+    return all_new_z(job.model, job.base, job.source, rule, at, layers, job.plan.rows)
 
 
 def edit_of(head: HeadId, z: Float[Tensor, "prompt width d_head"]) -> Edit:

@@ -86,17 +86,15 @@ def all_new_z(
     model: Model,
     base: HeadCache,
     source: HeadCache | None,
-    intervention: Intervention,
+    rule: CheckedIntervention,
     at: Bool[Tensor, "prompt pos"] | None,
     layers: Sequence[int],
     rows: int,
 ) -> AllNewZ:
     """Every head's z when its q, k, v or pattern is changed, in one run of the model up to the last of the layers.
     Heads of a layer do not see each other, so all change at once; the old z is restored after it is read."""
-    site = site_of(intervention)
-    on_disk = base.stores["z"].on_disk
+    site, on_disk = rule.site, base.stores["z"].on_disk
     store, changed = (LayerStore(len(layers), len(base.tokens), on_disk) for _ in range(2))
-    finite = Finite(intervention)
     mask = base.tokens.mask
 
     def hooks(part: slice, layer: int) -> list[Hook]:
@@ -104,7 +102,7 @@ def all_new_z(
             old = base.site(site).layer(layer)
             group = model.n_heads // old.shape[1]
             heads = [HeadId(layer, i * group) for i in range(old.shape[1])]
-            new = apply(intervention, old, heads, base, source, finite).to(old.dtype)
+            new = rule.apply(old, heads, base, source).to(old.dtype)
             new, old = new[part], old[part]
             if at is not None:
                 new = torch.where(at[part, None, :, None], new, old)
@@ -123,31 +121,30 @@ def all_new_z(
         part = slice(start, start + rows)
         every = [hook for layer in layers for hook in hooks(part, layer)]
         until_stopped(max(layers), partial(model.backend.run, base.tokens.ids[part], every))
-        finite.check()
+        rule.check_finite()
     return AllNewZ(store, changed)
 
 
 def new_z(
-    intervention: Intervention,
+    rule: CheckedIntervention,
     base: HeadCache,
     source: HeadCache | None,
     heads: Sequence[HeadId],
     at: Bool[Tensor, "prompt pos"] | None,
-    finite: Finite,
     of_all: AllNewZ | None = None,
 ) -> tuple[Float[Tensor, "prompt head pos d_head"], Bool[Tensor, "prompt head pos"]]:
     """The new z of some heads of one layer, and whether it differs from the old one.
-    ``finite`` checks the new values later; ``of_all``: from ``all_new_z``, for an intervention not on z itself."""
+    ``rule`` checks the new values later; ``of_all``: from ``all_new_z``, for an intervention not on z itself."""
     layer, some = heads[0].layer, [head.head for head in heads]
     mask, old = base.tokens.mask[:, None], _of_heads(base.z.layer(layer), some)
     if of_all is None:
-        new = torch.where(mask[..., None], apply(intervention, old, heads, base, source, finite), old)
+        new = torch.where(mask[..., None], rule.apply(old, heads, base, source), old)
         differs = (new != old).any(-1)
     else:
         new = torch.where(mask[..., None], _of_heads(of_all[layer], some), old)
         changed = of_all.differs[layer]
         differs = _of_heads(changed, [kv_head(head, base.n_heads, changed.shape[1]) for head in some])
-    if at is not None and site_of(intervention) not in KEY_SITES:
+    if at is not None and rule.site not in KEY_SITES:
         new, differs = torch.where(at[:, None, :, None], new, old), differs & at[:, None]
     return new, differs
 
@@ -160,61 +157,53 @@ def _of_heads(values: Shaped[Tensor, "prompt stored *rest"], heads: list[int]) -
     return torch.stack([values[:, head] for head in heads], 1)
 
 
-def first_change(differs: Sequence[Bool[Tensor, "prompt pos"]], finite: Finite) -> Int[Tensor, " prompt"]:
+def first_change(differs: Sequence[Bool[Tensor, "prompt pos"]], rule: CheckedIntervention) -> Int[Tensor, " prompt"]:
     """The first position where one of several changes differs from the old values; the row's width if none does.
-    It is on the CPU, which waits once, also for what ``finite`` has seen."""
+    It is on the CPU, which waits once, also for what ``rule`` has given."""
     differing = torch.stack(list(differs)).any(0)
-    every = finite.check(differing.flatten()).view(differing.shape)
+    every = rule.check_finite(differing.flatten()).view(differing.shape)
     return torch.where(every.any(1), every.long().argmax(1), every.shape[1])
 
 
-class Finite:
-    """Checks whether what an intervention gives is finite, once for many heads, because a GPU waits for each check."""
+class CheckedIntervention:
+    """Calls an intervention and checks what it gives: its shape at once, but whether it is finite only once for many
+    heads, because a GPU waits for each check."""
 
     def __init__(self, intervention: Intervention) -> None:
-        self.intervention = intervention
+        self.intervention, self.site = intervention, site_of(intervention)
+        self._name = getattr(intervention, "__name__", None) or type(intervention).__name__
         self._seen: list[tuple[Sequence[HeadId], Bool[Tensor, " head"]]] = []
 
-    def see(self, heads: Sequence[HeadId], new: Float[Tensor, "prompt head *rest"], mask: Tensor) -> None:
-        """Note what the intervention gives for heads."""
-        real = mask.view(len(mask), 1, -1, 1)
-        self._seen.append((heads, (new.isfinite() | ~real).transpose(0, 1).flatten(1).all(1)))
+    def apply(
+        self,
+        values: Float[Tensor, "prompt head *rest"],
+        heads: Sequence[HeadId],
+        base: HeadCache,
+        source: HeadCache | None,
+    ) -> Float[Tensor, "prompt head *rest"]:
+        """The new values of some heads of a layer."""
+        own = base.copies(), None if source is None else source.copies()
+        copies, mask = values.transpose(0, 1).clone(memory_format=torch.contiguous_format), base.tokens.mask
+        new_values = []
+        for head, value in zip(heads, copies, strict=True):
+            shape = list(value.shape)
+            new = self.intervention(value, Context(head, *own, mask))
+            if not isinstance(new, torch.Tensor) or list(new.shape) != shape:
+                got = list(new.shape) if isinstance(new, torch.Tensor) else type(new).__name__
+                raise ValueError(
+                    f"intervention {self._name} gave {got} for {head}; it must return a tensor of shape {shape}"
+                )
+            new_values.append(new)
+        stacked = torch.stack(new_values, 1)
+        finite = stacked.isfinite() | ~mask.view(len(mask), 1, -1, 1)
+        self._seen.append((heads, finite.transpose(0, 1).flatten(1).all(1)))
+        return stacked
 
-    def check(self, *more: Bool[Tensor, " number"]) -> Bool[Tensor, " number"]:
-        """Check what was seen since the last check."""
+    def check_finite(self, *more: Bool[Tensor, " number"]) -> Bool[Tensor, " number"]:
+        """Check that what was given since the last check is finite; returns ``more``, which come to the CPU with it."""
         heads, seen = [head for some, _ in self._seen for head in some], [*(finite for _, finite in self._seen), *more]
         checked, self._seen = torch.cat(seen).cpu() if seen else torch.ones(0, dtype=torch.bool), []
         for head, finite in zip(heads, checked.tolist(), strict=False):
             if not finite:
-                raise ValueError(f"intervention {_name(self.intervention)} gave values that are not finite for {head}")
+                raise ValueError(f"intervention {self._name} gave values that are not finite for {head}")
         return checked[len(heads) :]
-
-
-def apply(
-    intervention: Intervention,
-    values: Float[Tensor, "prompt head *rest"],
-    heads: Sequence[HeadId],
-    base: HeadCache,
-    source: HeadCache | None,
-    finite: Finite,
-) -> Float[Tensor, "prompt head *rest"]:
-    """Call an intervention for some heads of a layer, and check the shape of what it returns."""
-    own = base.copies(), None if source is None else source.copies()
-    copies, mask = values.transpose(0, 1).clone(memory_format=torch.contiguous_format), base.tokens.mask
-    new_values = []
-    for head, value in zip(heads, copies, strict=True):
-        shape = list(value.shape)
-        new = intervention(value, Context(head, *own, mask))
-        if not isinstance(new, torch.Tensor) or list(new.shape) != shape:
-            got = list(new.shape) if isinstance(new, torch.Tensor) else type(new).__name__
-            raise ValueError(
-                f"intervention {_name(intervention)} gave {got} for {head}; it must return a tensor of shape {shape}"
-            )
-        new_values.append(new)
-    stacked = torch.stack(new_values, 1)
-    finite.see(heads, stacked, mask)
-    return stacked
-
-
-def _name(intervention: Intervention) -> str:
-    return getattr(intervention, "__name__", None) or type(intervention).__name__

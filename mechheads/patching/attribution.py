@@ -23,8 +23,8 @@ from mechheads.engine.job import Job, Positions, Spec, by_place, make_ready, res
 from mechheads.engine.report import Metadata, report, warn_of_answers
 from mechheads.engine.work import new_z_of_all, passes
 from mechheads.heads import HeadLike
-from mechheads.interventions.basic import Patch, Site, site_of
-from mechheads.interventions.new_z import Finite, apply
+from mechheads.interventions.basic import Patch, Site
+from mechheads.interventions.new_z import CheckedIntervention
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive
 from mechheads.metrics import Metric, as_metric_of_logits, logit_diff
@@ -111,10 +111,9 @@ def estimates(runs: CachedRuns, specs: Sequence[Spec], steps: int | None = None)
 
 def _along(job: Job, gradients: Gradients) -> Float[np.ndarray, "layer head place prompt"]:
     """(new z - old z) . gradient for the job's intervention, NaN for other heads."""
-    model, base, site = job.model, job.base, site_of(job.intervention)
+    model, base, rule = job.model, job.base, CheckedIntervention(job.intervention)
     values = np.full((model.n_layers, model.n_heads, len(job.places), len(job.tokens)), np.nan)
-    finite = Finite(job.intervention)
-    of_keys = site in KEY_SITES  # a new key or value at one place changes z at every later token
+    of_keys = rule.site in KEY_SITES  # a new key or value at one place changes z at every later token
     for places in passes(job.places, job.site):
         of_all = new_z_of_all(job, places[0])
         for layer in gradients.layers:
@@ -124,8 +123,8 @@ def _along(job: Job, gradients: Gradients) -> Float[np.ndarray, "layer head plac
             if of_all is not None:
                 new = of_all[layer][:, heads]
             else:
-                new = apply(job.intervention, old, named, base, job.source, finite)
-                finite.check()
+                new = rule.apply(old, named, base, job.source)
+                rule.check_finite()
             along = ((new - old).double() * gradients[layer][:, heads].double()).sum(-1)
             along = along.masked_fill(~job.tokens.mask[:, None], 0)
             for place in places:

@@ -26,7 +26,7 @@ from mechheads.gating.task import Task
 from mechheads.generation.generate import generate
 from mechheads.heads import HeadId
 from mechheads.interventions.basic import Zero, needs_of, site_of
-from mechheads.interventions.new_z import Finite, apply
+from mechheads.interventions.new_z import CheckedIntervention
 from mechheads.limits import settings
 from mechheads.metrics import MetricContext, MetricInfo, check_value, metric, name_of, read_positions
 from mechheads.model.load import from_transformers
@@ -200,9 +200,9 @@ class _Trial:
         padded = [_padded(tokens, padding) for tokens in (self.tokens, self.other) if tokens is not None]
         runs = [HeadCache.run(self.model, tokens, sites=sites) for tokens in padded]
         base, source = runs if len(runs) == 2 else (*runs, None)
-        first, finite = HeadId(head.layer, head.head // self.size * self.size), Finite(self.rule)
-        new = apply(self.rule, base.site(self.site)[first][:, None], [first], base, source, finite)[:, 0]
-        finite.check()
+        first, rule = HeadId(head.layer, head.head // self.size * self.size), CheckedIntervention(self.rule)
+        new = rule.apply(base.site(self.site)[first][:, None], [first], base, source)[:, 0]
+        rule.check_finite()
         return new
 
     def gap(self, job: Job, run: Provable, unit: Any, ours: Any) -> float:

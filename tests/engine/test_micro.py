@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import mechheads as mh
-from mechheads.interventions.new_z import AllNewZ, Finite, first_change, new_z
+from mechheads.interventions.new_z import AllNewZ, CheckedIntervention, first_change, new_z
 from support.micro import (  # noqa: F401
     DENOISING,
     ITALY_RUN,
@@ -174,10 +174,10 @@ def test_kl_and_log_prob(micro, both):
 def test_the_first_position_that_changes(micro):
     """Padding is no change; a head that does not change begins after the last position."""
     base = micro.cache([" the France is", " the"])
-    old = base.z["L0H0"]
+    old, zero = base.z["L0H0"], CheckedIntervention(mh.Zero())
 
     def begin(differs):
-        return first_change([differs.any(1)], Finite(mh.Zero())).tolist()
+        return first_change([differs.any(1)], zero).tolist()
 
     def padding(z, context):
         return torch.where(context.mask[..., None], z, z + 1)
@@ -187,17 +187,17 @@ def test_the_first_position_that_changes(micro):
         return z
 
     for change, first in ((padding, [3, 3]), (country, [1, 3])):
-        new, differs = new_z(change, base, None, [mh.HeadId(0, 0)], None, Finite(change))
+        new, differs = new_z(CheckedIntervention(change), base, None, [mh.HeadId(0, 0)], None)
         assert begin(differs) == first
         close(new[:, 0] - old, [[[0] * 4, [change is country] * 4, [0] * 4], [[0] * 4] * 3])
     nowhere = torch.zeros(2, 3, dtype=torch.bool)
-    assert begin(new_z(country, base, None, [mh.HeadId(0, 0)], nowhere, Finite(country))[1]) == [3, 3]
+    assert begin(new_z(CheckedIntervention(country), base, None, [mh.HeadId(0, 0)], nowhere)[1]) == [3, 3]
     keys = torch.zeros(
         2, 2, 3, dtype=torch.bool
     )  # a key of the first two heads changes at token 1, one of the others at 2
     keys[0, 0, 1] = keys[0, 1, 2] = True
     of_all = AllNewZ({0: base.z.layer(0)}, {0: keys})  # type: ignore[arg-type]
-    zero, heads = mh.Zero(), [mh.HeadId(0, head) for head in range(4)]
-    differs = new_z(zero, base, None, heads, None, Finite(zero), of_all)[1]
+    heads = [mh.HeadId(0, head) for head in range(4)]
+    differs = new_z(zero, base, None, heads, None, of_all)[1]
     assert [begin(differs[:, [head]]) for head in range(4)] == [[1, 3], [1, 3], [2, 3], [2, 3]]
     assert begin(differs) == [1, 3]

@@ -11,7 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import mechheads as mh
-from mechheads.interventions.new_z import all_new_z
+from mechheads.interventions.new_z import CheckedIntervention, all_new_z
 from support import oracles
 from support.levels import ONE_FIRST, on_two
 from support.releases import only_on_4
@@ -162,7 +162,8 @@ def test_transformerlens_own_patching_gives_the_same(small):
 def test_attention_spreads_evenly_also_where_a_norm_would_undo_a_factor_on_q(loaded):
     model = loaded("qwen")
     base = model.cache(CLEAN[:1], sites=("z", "v", "scored_q"))
-    store = all_new_z(model, base, None, mh.patching.UniformAttention(1e-6), None, range(model.n_layers), 1)
+    rule = CheckedIntervention(mh.patching.UniformAttention(1e-6))
+    store = all_new_z(model, base, None, rule, None, range(model.n_layers), 1)
     for layer, head in heads_of(model):
         wanted = oracles.causal_mean(base.v[layer, head][0])
         torch.testing.assert_close(store[layer][0, head], wanted, atol=1e-5, rtol=1e-4)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mechheads as mh
-from mechheads.interventions.new_z import Finite, new_z
+from mechheads.interventions.new_z import CheckedIntervention, new_z
 
 TEXTS = [" The capital of France is", " When John and Mary went to the store"]
 
@@ -19,6 +19,6 @@ def test_a_change_is_a_change_however_small(tiny, dtype):
     for layer in range(model.n_layers):
         for factor, changed in ((0.97, True), (1.0, False)):
             rule, head = mh.patching.Scale(factor), mh.HeadId(layer, 1)
-            new, differs = new_z(rule, base, None, [head], None, Finite(rule))
+            new, differs = new_z(CheckedIntervention(rule), base, None, [head], None)
             assert differs[:, 0, 0].tolist() == [changed, changed]
             assert torch.equal(new[:, 0], base.z[head]) != changed
