@@ -320,10 +320,10 @@ def make_ready(runs: CachedRuns, spec: Spec, store: Store = NO_STORE) -> Job:
     if not heads:
         raise ValueError("heads names only heads that given ablates already; name another, or leave heads out")
     tokens, other = runs.sides(spec.base)
-    at, read = (read_positions(spec.metric, each)[0] for each in (tokens, tokens.on_cpu))
     places = find_places(spec.positions, tokens)
     reading = Reading.of(spec.metric, model, tokens.ids.shape[1])
     reached = reading.reached_by(heads)
+    at, read = (read_positions(spec.metric, each)[0] for each in (tokens, tokens.on_cpu))
     answers = try_metric(spec.metric, tokens, reading.width)
     answers = frozenset() if held else answers
     ledger = store.open(
