@@ -18,13 +18,14 @@ from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.report import describe_intervention, warn_of_answers
 from mechheads.engine.wavefront import Edit, Wave
-from mechheads.engine.work import UnitRuns, Work, compute, edit_of, taken
+from mechheads.engine.work import UnitRuns, Work, compute, edit_of
 from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.messages.notices import stop_if
 from mechheads.metrics import name_of
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance
+from mechheads.runs.head_tensor import LayerStore
 from mechheads.scale.ray_cluster import pool_of
 
 
@@ -32,8 +33,17 @@ class SetRun:
     """Runs sets of heads whose z is replaced together; each set is a unit, and ``at_once`` share a wave."""
 
     def __init__(self, job: Job) -> None:
-        self.job, plan = job, job.plan
-        self._new, self._first = UnitRuns(job).changes([(head, 0) for head in job.heads])
+        self.job, plan, run, firsts = job, job.plan, UnitRuns(job), list[Tensor]()
+        self._layers = sorted({head.layer for head in job.heads})
+        self._new = LayerStore(len(self._layers), len(job.tokens), job.base.stores["z"].on_disk)
+        for layer in self._layers:
+            changes, first = run.changes([(head, 0) for head in job.heads if head.layer == layer])
+            new = job.base.z.layer(layer).transpose(1, 2).clone()
+            for head, values, index in changes:
+                new[:, :, head.head] = values[:, :, index]
+            self._new.add(layer, new)
+            firsts.append(first)
+        self._first = torch.stack(firsts).amin(0)
         self._ready: tuple[int, Wave, dict[HeadId, Edit]] | None = None
         tokens = tokens_in_flight(job.model, job.spec.limits.memory // 4, plan.pos, job.spec.limits)
         self.at_once = max(1, tokens // (plan.rows * plan.width))
@@ -48,8 +58,7 @@ class SetRun:
     def edits(self, unit: Set[HeadId], prompt: int, entry: int = 0) -> list[proved.PlainHook]:
         """The hooks that change a set in a plain forward pass of a prompt."""
         n = int(self.job.tokens.on_cpu.lengths[prompt])
-        new = [(head, values[prompt, :n, index]) for head, values, index in self._new if head in unit]
-        return [proved.edit(self.job.model, "z", *of_head) for of_head in new]
+        return [proved.edit(self.job.model, "z", it, self._new[it.layer][prompt, :n, it.head]) for it in unit]
 
     def zeroed(self) -> SetRun:
         """The same sets with z set to zero."""
@@ -59,9 +68,11 @@ class SetRun:
         """The wave of the prompts from ``begin`` on, and every head's edit in it; the latest is cached."""
         if self._ready is None or self._ready[0] != begin:
             job, rows = self.job, slice(begin, begin + self.job.plan.rows)
-            window = job.window(self._first, rows)
-            wave = job.wave(rows, window)
-            self._ready = begin, wave, {new[0]: edit_of(*new) for new in taken(self._new, wave.take)}
+            wave, edits = job.wave(rows, job.window(self._first, rows)), dict[HeadId, Edit]()
+            for layer in self._layers:
+                new = wave.take(self._new[layer])
+                edits |= {head: edit_of(head, new[:, :, head.head]) for head in job.heads if head.layer == layer}
+            self._ready = begin, wave, edits
         return self._ready[1], self._ready[2]
 
 

@@ -227,7 +227,7 @@ class UnitRuns:
     """Runs units of a job; what is computed for all heads at once is kept until other places need another one."""
 
     job: Job
-    _kept: tuple[int | None, AllNewZ | None] | None = None
+    _kept: tuple[int | None, AllNewZ] | None = None
 
     def __call__(self, units: Sequence[Unit]) -> list[Float[Tensor, "unit prompt position d_model"]]:
         """The final states at the read positions, as the only entry."""
@@ -277,11 +277,15 @@ class UnitRuns:
         return UnitRuns(proved.zero_of(self.job))
 
     def all_new_z(self, place: int) -> AllNewZ | None:
-        """See ``new_z_of_all``."""
-        key = place if self.job.site in KEY_SITES else None
+        """Every head's new z if the intervention acts on q, k, v or the pattern; None if it acts on z."""
+        job, key = self.job, place if self.job.site in KEY_SITES else None
+        if job.site == "z":
+            return None
         if self._kept is None or self._kept[0] != key:
-            self._kept = None
-            self._kept = key, new_z_of_all(self.job, place)
+            self._kept, at = None, None if key is None else job.places[key].at
+            layers = sorted({head.layer for head in (*job.measured, *job.base.held)})
+            rule = CheckedIntervention(job.intervention)
+            self._kept = key, all_new_z(job.model, job.base, job.source, rule, at, layers, job.plan.rows)
         return self._kept[1]
 
 
@@ -289,24 +293,9 @@ def taken(
     changes: Sequence[NewZ], take: Callable[[Float[Tensor, "prompt pos *rest"]], Tensor]
 ) -> list[tuple[HeadId, Tensor]]:
     """The heads with their new z at some positions, which are taken for all heads of a layer at once."""
-    every: dict[int, Tensor] = {}
-
-    def of_head(values: Tensor, index: int) -> Tensor:
-        if id(values) not in every:
-            every[id(values)] = take(values)
-        return every[id(values)][:, :, index]
-
-    return [(head, of_head(values, index)) for head, values, index in changes]
-
-
-def new_z_of_all(job: Job, place: int) -> AllNewZ | None:
-    """Every head's new z if the intervention acts on q, k, v or the pattern; None if it acts on z."""
-    if job.site == "z":
-        return None
-    at = job.places[place].at if job.site in KEY_SITES else None
-    layers = sorted({head.layer for head in (*job.measured, *job.base.held)})
-    rule = CheckedIntervention(job.intervention)
-    return all_new_z(job.model, job.base, job.source, rule, at, layers, job.plan.rows)
+    every = {id(values): values for _, values, _ in changes}
+    every = {key: take(values) for key, values in every.items()}
+    return [(head, every[id(values)][:, :, index]) for head, values, index in changes]
 
 
 def edit_of(head: HeadId, z: Float[Tensor, "prompt width d_head"]) -> Edit:

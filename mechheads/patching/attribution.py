@@ -21,7 +21,7 @@ from jaxtyping import Float
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Job, Positions, Spec, by_place, make_ready, resolve, where_reached
 from mechheads.engine.report import Metadata, report, warn_of_answers
-from mechheads.engine.work import new_z_of_all, passes
+from mechheads.engine.work import UnitRuns, passes
 from mechheads.heads import HeadLike
 from mechheads.interventions.basic import Patch, Site
 from mechheads.interventions.new_z import CheckedIntervention
@@ -115,7 +115,7 @@ def _along(job: Job, gradients: Gradients) -> Float[np.ndarray, "layer head plac
     values = np.full((model.n_layers, model.n_heads, len(job.places), len(job.tokens)), np.nan)
     of_keys = rule.site in KEY_SITES  # a new key or value at one place changes z at every later token
     for places in passes(job.places, job.site):
-        of_all = new_z_of_all(job, places[0])
+        of_all = UnitRuns(job).all_new_z(places[0])
         for layer in gradients.layers:
             named = [head for head in job.heads if head.layer == layer]
             heads = [head.head for head in named]
