@@ -17,12 +17,7 @@ from mechheads.engine.job import Job, Positions, Spec, Unit, by_place, make_read
 from mechheads.engine.memory import UNSEEN, Cost
 from mechheads.engine.plan import VALUE_BYTES, Plan, bytes_read_by_waves, flops_of_a_pass, with_workers
 from mechheads.engine.proved import prove_wave
-from mechheads.engine.report import (
-    Metadata,
-    describe_intervention,
-    report,
-    warn_of_answers,
-)
+from mechheads.engine.report import Metadata, describe_intervention, report, warn_of_answers
 from mechheads.engine.work import UnitRuns, batches, effects, measure, passes, waves
 from mechheads.heads import HeadLike
 from mechheads.interventions.basic import InterventionLike, as_intervention
@@ -148,7 +143,8 @@ def plan(
     spec = Spec(runs.prompts, rule, as_metric(metric), heads, positions, base, limits=limits, held=held)
     spec.check(model)  # not counted: what a model takes is tried once for all sweeps
     with Cost() as cost:
-        job = make_ready(runs, spec)
+        # workers run the prompts of a job again
+        job = make_ready(runs if limits.workers is None else CachedRuns(model, runs.prompts), spec)
         evaluator, run, every = job.evaluator, UnitRuns(job), passes(job.places, job.site)
         middle, prepared = every[len(every) // 2], cost.flops
         run.all_new_z(middle[0])
@@ -160,21 +156,23 @@ def plan(
         wave = cost.flops - before
         prove_wave(job, run, units, finals)
         proving = cost.flops - before - wave
-    total = altering * len(every) + proving + wave * job.plan.blocks / sum(map(job.reading.cost_of, units))
-    start, on_disk = time.perf_counter(), job.model.backend.on_disk
-    read = 0.0 if on_disk is None else on_disk.seconds
+    waved = proving + wave * job.plan.blocks / sum(map(job.reading.cost_of, units))
+    start, on_disk, run = time.perf_counter(), job.model.backend.on_disk, UnitRuns(job)
+    run.all_new_z(middle[0])
+    altered, read = time.perf_counter(), 0.0 if on_disk is None else on_disk.seconds
     evaluator(job.chunks.run(run, units)[0])
-    computing, reading = time.perf_counter() - start, 0.0
+    computing, reading = time.perf_counter() - altered, 0.0
     if on_disk is not None:
         computing -= on_disk.seconds - read
         bytes_read = job.plan.passes * bytes_read_by_waves(model, job.plan.heads, job.plan.stack, job.reading)
         reading = (bytes_read + job.plan.weights_on_disk) * on_disk.seconds / max(1, on_disk.bytes_read)
     most = cost.peak + UNSEEN + VALUE_BYTES * job.plan.units * job.plan.prompts
+    flops = prepared + altering * len(every) + waved
     found = replace(
         job.plan,
-        flops=prepared + total,
-        forwards=(prepared + total) / flops_of_a_pass(job.plan, model),
-        seconds=job.seconds + reading + computing * total / max(1, wave),
+        flops=flops,
+        forwards=flops / flops_of_a_pass(job.plan, model),
+        seconds=job.seconds + reading + (altered - start) * len(every) + computing * waved / max(1, wave),
         bytes=most if on_disk is None else max(most, job.plan.bytes),
     )
     if limits.workers is not None:
