@@ -177,8 +177,10 @@ def write_netcdf(dataset: xr.Dataset, path: str | Path) -> Path:
         message = f"path is {path.name!r}, but save writes netCDF; write .save({path.with_suffix('.nc').name!r})"
         table = path.suffix.lower() in _TABLES
         raise ValueError(message + "; for a table, scores.to_dataframe() and result.table have .to_csv" * table)
-    attrs = {name: _stored(text) if isinstance(text, str) else text for name, text in dataset.attrs.items()}
-    return write_file(path, with_checksum(bytes(dataset.assign_attrs(attrs).to_netcdf(engine="h5netcdf"))))
+    attrs = {name: _stored(value) for name, value in dataset.attrs.items()}
+    texts = {name: each.copy(data=text_array(each.values)) for name, each in dataset.items() if each.dtype.kind in "OU"}
+    stored = dataset.assign(texts).assign_attrs(attrs)
+    return write_file(path, with_checksum(bytes(stored.to_netcdf(engine="h5netcdf"))))
 
 
 def read_netcdf(path: Path) -> xr.Dataset:
@@ -239,6 +241,6 @@ def text_array(texts: Sequence[str] | np.ndarray, shape: tuple[int, ...] | None 
     return plain.reshape(array.shape if shape is None else shape)
 
 
-def _stored(text: str) -> str:
-    """The text with the sign of NUL in place of NUL, which HDF5 cannot store."""
-    return text.replace("\0", "\u2400")
+def _stored(value: Any) -> Any:
+    """A text with the sign of NUL in place of NUL, which HDF5 cannot store; anything else as it is."""
+    return value.replace("\0", "\u2400") if isinstance(value, str) else value

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from mechheads.heads import HeadId
 from mechheads.io.text import parse_json
 from mechheads.messages.arguments import checked
-from mechheads.results.dataset import SCHEMA_VERSION, read, text_array, write_netcdf
+from mechheads.results.dataset import SCHEMA_VERSION, read, write_netcdf
 from mechheads.results.kinds import draw, kind_of
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import Shown
@@ -130,8 +130,7 @@ def to_dataset(fields: Mapping[str, Any]) -> xr.Dataset:
     """All fields of a result as a dataset."""
     variables: Variables = {}
     content = {name: _packed(name, value, variables) for name, value in fields.items()}
-    text = text_array([json.dumps(content)], ())
-    return xr.Dataset({**variables, FIELDS: ((), text)})
+    return xr.Dataset({**variables, FIELDS: ((), json.dumps(content))})
 
 
 def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:

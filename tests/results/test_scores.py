@@ -167,8 +167,9 @@ def test_labels_must_align_too_and_only_numbers_and_scores_combine():
 
 def test_nul_is_saved_as_its_sign(tmp_path):
     scores = from_values((2, 3, 1, 6), name="a\0", unit="\0", extra={"pos": ["\0"]})
-    loaded = HeadScores.load(scores.save(tmp_path / "s.nc"))
+    loaded = HeadScores.load(scores.assign(token=("pos", ["b\0c"])).save(tmp_path / "s.nc"))
     assert (loaded.name, loaded.unit, loaded.dataset["pos"].item()) == ("a\u2400", "\u2400", "\u2400")
+    assert loaded.dataset["token"].item() == "b\u2400c"
 
 
 letters = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
