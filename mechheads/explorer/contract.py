@@ -126,7 +126,7 @@ class CardRow(Row):
 
 
 class Contradiction(TypedDict):
-    """A head that two measures of one question contradict each other on."""
+    """A head on which two measures of one question differ; see ``Question.contradictions`` of the atlas."""
 
     a: Row
     b: Row

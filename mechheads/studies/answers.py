@@ -164,7 +164,7 @@ class Question:
 
     @property
     def contradictions(self) -> list[tuple[Row, Row]]:
-        """Each head that two measures contradict each other on, with its rows in both.
+        """Each head on which two measures differ, with its rows in both.
 
         Both lie beyond their smallest effect, in opposite directions; or one does, and the interval of the other lies
         within its smallest effect. The larger the first effect, the earlier.

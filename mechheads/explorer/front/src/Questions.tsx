@@ -12,7 +12,7 @@ import { Folded } from "./sections";
 import { plainClick, StateLink } from "./StateLink";
 import { hashOf, linked, open } from "./state";
 import { questionOf, shortened } from "./table";
-import { heading } from "./text";
+import { heading, OPPOSED } from "./text";
 
 export function Questions() {
   const its = model.value;
@@ -49,7 +49,7 @@ function Block({ of, its, isOpen }: { of: Question; its: Model; isOpen: boolean 
       </h3>
       {rows.length > 0 && <Intervals of={of} its={its} />}
       {warnings.map((text) => <p key={text} class="mh-muted">{text}</p>)}
-      {n > 0 && <p><StateLink to={linked({ question: key, section: "contradictions" })}>{`${plural(n, "head")} on which two measures contradict each other`}</StateLink></p>}
+      {n > 0 && <p><StateLink to={linked({ question: key, section: "contradictions" })}>{`${plural(n, "head")}: ${OPPOSED}`}</StateLink></p>}
       <p><CopyPython model={its} sources={sourcesOf(its, rows)} what={title} /></p>
     </article>
   );
@@ -146,8 +146,8 @@ function Contradictions({ of, its }: { of: Question; its: Model }) {
   const pairs = new Map<string, Contradiction[]>();
   for (const each of contradictions) pairs.set(`${each.a.column} ${each.b.column}`, [...(pairs.get(`${each.a.column} ${each.b.column}`) ?? []), each]);
   return (
-    <Folded id="contradictions" title={`Where measures of ${title} contradict each other: ${plural(headsOf(contradictions).length, "head")}`}>
-      <p class="mh-muted">Both beyond their smallest effect, in opposite directions; or one beyond it, and the interval of the other within it.</p>
+    <Folded id="contradictions" title={`${heading(title)}, ${plural(headsOf(contradictions).length, "head")}: ${OPPOSED}`}>
+      <p class="mh-muted">Intervals that both lie beyond the smallest effect, in opposite directions; or one beyond it, and the other within it.</p>
       {[...pairs].map(([name, some]) => {
         const [{ a, b }] = some as [Contradiction];
         const shows = { question: key, filter: headsOf(some).join(" "), colour: a.column, by: a.column, x: a.column, y: b.column, section: "contradictions" };

@@ -6,6 +6,9 @@ function inLines(text: string): string {
   return text.split(/\r?\n/).map(inText).join("\n");
 }
 
+/** What is counted of heads that two measures of a question differ on. */
+export const OPPOSED = "two measures in opposite directions, or one beyond its smallest effect and the other within";
+
 /** "a, b and c". */
 export function listed(names: readonly string[]): string {
   return names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]}` : (names[0] ?? "");

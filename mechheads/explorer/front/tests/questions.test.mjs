@@ -137,8 +137,8 @@ test("contradictions are those of one question, each head with its rows in both 
   const page = await open(t, browser, small());
   const { contradictions } = question("pairs");
   const heads = new Set(contradictions.map(({ a }) => a.head));
-  await counts(page.getByText(/on which two measures contradict each other/), 1);
-  await block(page, "pairs").getByText(`${heads.size} heads on which two measures contradict each other`).click();
+  await counts(page.getByText(/^\d+ heads?: two measures in opposite directions/), 1);
+  await block(page, "pairs").getByText(`${heads.size} heads: two measures in opposite directions, or one beyond its smallest effect and the other within`).click();
   assert.deepEqual(chosen(page), { question: "pairs", section: "contradictions" });
   const shown = page.locator(".mh-answer details[open]");
   await counts(shown.locator("tbody tr"), 2 * contradictions.length);
@@ -150,9 +150,9 @@ test("contradictions are those of one question, each head with its rows in both 
   assert.equal(await marked(page), new Set(same.map((each) => each.a.head)).size);
   await shown.locator("tbody a").first().click();
   assert.equal(await title(page), a.head);
-  assert.match(await page.locator(".card-disagreement").first().innerText(), /^Contradict each other: /);
+  assert.match(await page.locator(".card-disagreement").first().innerText(), /^Two measures in opposite directions, or one beyond its smallest effect and the other within: /);
   await opens(page, "requests");
-  await counts(page.getByText(/^Where measures of/), 0);
+  await counts(page.getByText(/, \d+ heads?: two measures/), 0);
 });
 
 test("hostile texts stay texts; no serious faults, folded and open, light and dark", async (t) => {

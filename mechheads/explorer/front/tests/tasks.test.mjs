@@ -76,7 +76,7 @@ test("what does that head do besides: the same card, 1 action", async (t) => {
 
 test("where measures contradict each other: 1 action", async (t) => {
   const you = await opened(t);
-  await you.click("link", /on which two measures contradict/);
+  await you.click("link", /^\d+ heads: two measures in opposite directions/);
   assert.match(await you.page.locator(".mh-answer details[open]").innerText(), /L3H0\s+Patching\s+\u221219.*\s+L3H0\s+Phi, country to capital/s);
   you.done(1);
 });

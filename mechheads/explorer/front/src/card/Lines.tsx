@@ -2,7 +2,7 @@
 import { CopyPython, sourcesOf } from "../CopyPython";
 import type { CardRow, Contradiction, Head, Model, Question } from "../data";
 import { columnOf, hasValues, questionOf, shortened } from "../table";
-import { heading } from "../text";
+import { heading, OPPOSED } from "../text";
 import { IntervalPlot } from "./IntervalPlot";
 import { chance, exact, known, shown } from "./numbers";
 import { Empty, useWidth } from "./parts";
@@ -90,5 +90,5 @@ function OneRow({ model, row, wide }: { model: Model; row: CardRow; wide: boolea
 }
 
 function Contradicts({ of: { a, b } }: { of: Contradiction }) {
-  return <p class="card-disagreement">{`Contradict each other: ${inText(a.measured)} ${shown(a)}, ${inText(b.measured)} ${shown(b)}`}</p>;
+  return <p class="card-disagreement">{`${heading(OPPOSED)}: ${inText(a.measured)} ${shown(a)}, ${inText(b.measured)} ${shown(b)}`}</p>;
 }
