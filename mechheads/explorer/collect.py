@@ -67,13 +67,12 @@ def collect(what: Any, live: Model | None = None, head: HeadLike | None = None) 
         raise ValueError(f"model is {live!r}, but the atlas is of {_size(sizes)} heads; give the model of the atlas")
     if head is not None:
         check_head(head, *sizes)
-    wholes = [one for one in items if isinstance(one.thing, (Atlas, Model))]
-    results = [one for one in items if one not in wholes]
+    results = [one for one in items if not isinstance(one.thing, (Atlas, Model))]
     for one in results:
         if isinstance(one.thing, HeadCache):
             check_length(one.thing.attention)
-    model = next((one.thing for one in wholes if isinstance(one.thing, Model)), None)
-    atlas = next((one.thing for one in wholes if isinstance(one.thing, Atlas)), None)
+    model = next((one.thing for one in items if isinstance(one.thing, Model)), None)
+    atlas = next((one.thing for one in items if isinstance(one.thing, Atlas)), None)
     if atlas is None and model is not None:
         atlas = _without(build_atlas(model, quick=True), results)
     atlas = atlas or Atlas(name or _A_MODEL, shape=sizes)

@@ -221,13 +221,14 @@ def _answer(widget: Any, content: Mapping[str, Any], live: Live) -> None:
 
 
 def saved(payload: Payload) -> str:
-    """What a saved notebook shows without a kernel: the page in a frame of its own, and its tables if there is none."""
-    page, tables = _saved_page(payload), answer(payload.page)
+    """What a saved notebook shows without a kernel: the page in a frame of its own; or its tables, or title."""
+    page, title = _saved_page(payload), html.escape(payload.page["title"])
+    tables = answer(payload.page) or title
     if len(page) <= _SAVED:
         return (
             f'<iframe class="{_FRAME}" sandbox="allow-scripts allow-downloads" '
             f'style="width:100%;height:{_HEIGHT}px;border:0" '
-            f'title="{html.escape(payload.page["title"])}" srcdoc="{html.escape(page)}"></iframe>'
+            f'title="{title}" srcdoc="{html.escape(page)}"></iframe>'
             f'<div class="{_STILL}">{tables}</div>'
             f"<script>{_TELL_THEME}</script>"
         )

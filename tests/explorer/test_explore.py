@@ -113,6 +113,7 @@ def test_without_a_model_a_notebook_shows_the_page_in_a_frame_and_needs_no_widge
     monkeypatch.setitem(sys.modules, "anywidget", None)
     for shown in (mh.explore(demo()), small.cache(["one two"], sites=("pattern",)).attention.view()):
         assert "<iframe" in shown._repr_html_() and repr(shown).startswith(("The attention heads of", "Attention patt"))
+    assert '<div class="mechheads-still">Attention patterns of' in shown._repr_html_()  # there are no tables
 
 
 @needs_anywidget
