@@ -157,8 +157,8 @@ class HeadScores(Shown):
 
     def assign(self: _S, **variables: Any) -> _S:
         """The same scores with further variables in their dataset, as ``xarray.Dataset.assign`` takes them."""
-        if variables.keys() & {"score", "values"}:
-            raise ValueError("score and values cannot be assigned: the p and intervals are theirs; choose another name")
+        if taken := variables.keys() & {"score", "values", "cluster"}:
+            raise ValueError(f"{min(taken)} cannot be assigned: its intervals and p would stay; choose another name")
         return type(self)(self.dataset.assign(variables))
 
     @property

@@ -254,7 +254,8 @@ def test_bad_input_is_named(options, message):
         (lambda s: s.select(layer=1), r"no dimension 'layer' to select from; choose among \['relation'\]"),
         (lambda s: s.select(relation="z"), "relation has no label 'z'; it has 'x', 'y'"),
         (lambda s: HeadScores(xr.Dataset()), r"no variable 'score' over \(layer, head"),
-        (lambda s: s.assign(score=1), "score and values cannot be assigned: the p and intervals"),
+        (lambda s: s.assign(score=1), "score cannot be assigned: its intervals and p would stay"),
+        (lambda s: s.assign(cluster=1), "cluster cannot be assigned: its intervals and p would stay"),
         (lambda s: HeadScores(s.dataset.drop_attrs()), "lacks the attributes name, unit, kind, provenance"),
         (
             lambda s: HeadScores.from_scores(np.ones((2, 3)), interval=(np.ones((3, 2)),) * 2, **METADATA),
