@@ -182,7 +182,8 @@ def _put(one: _Item, made: Collected) -> None:
     elif isinstance(thing, HeadScores):
         atlas.own[_unused(one.name or thing.name or thing.kind, atlas.own)] = thing
     elif isinstance(thing, (HeadPatterns, HeadCache)):
-        patterns = _patterns(one)
+        before = "" if one.name is None else f"{one.name}, "
+        patterns = thing if isinstance(thing, HeadPatterns) else patterns_of(thing.attention, before)
         atlas.patterns = patterns if atlas.patterns is None else joined(atlas.patterns, patterns)
     else:
         called = f"{thing.kind.replace('_', ' ')}, {thing.name}" if isinstance(thing, Curves) else thing.name
@@ -196,13 +197,6 @@ def _is_ships(safety: SafetyHeads) -> bool:
 
 def _ablation(safety: SafetyHeads) -> str:
     return str(safety.provenance.get("ablation", "unknown"))
-
-
-def _patterns(one: _Item) -> HeadPatterns:
-    """The patterns of a run, whose prompts have the name of the run and a number."""
-    if isinstance(one.thing, HeadPatterns):
-        return one.thing
-    return patterns_of(one.thing.attention, "" if one.name is None else f"{one.name}, ")
 
 
 def patterns_of(attention: Attention, name: str = "") -> HeadPatterns:

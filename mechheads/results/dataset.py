@@ -236,9 +236,8 @@ def _fault(file: h5py.File, name: str) -> str | None:
 
 def text_array(texts: Sequence[str] | np.ndarray, shape: tuple[int, ...] | None = None) -> np.ndarray:
     """An array of Python strings, by default shaped as ``texts``, as a file stores them."""
-    array = np.asarray(texts, dtype=object)
-    plain = np.array([_stored(text) for text in array.ravel()], dtype=object)
-    return plain.reshape(array.shape if shape is None else shape)
+    array = np.array(np.frompyfunc(_stored, 1, 1)(np.asarray(texts, dtype=object)), dtype=object)
+    return array if shape is None else array.reshape(shape)
 
 
 def _stored(value: Any) -> Any:
