@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
+from mechheads.engine import head_sets
 from mechheads.patching import UniformAttention, circuits
 from mechheads.patching.circuits import faithfulness, patch_sets
 from mechheads.results.stats import clustered_interval
+from mechheads.runs.head_tensor import LayerStore
 from support import oracles
 from support.levels import TWO_FIRST
 from support.micro import FRANCE_RUN, ITALY_RUN, PARIS, ROME, both, micro, micro_model, pair  # noqa: F401
@@ -108,6 +110,15 @@ def test_a_set_of_one_head_is_activation_patching(small: mh.Model) -> None:
     wanted = mh.activation_patch(small, PAIRS, normalize=True)
     np.testing.assert_allclose(share.table["score"], np.ravel(wanted.scores), atol=TOLERANCE)
     assert share.unit == "share restored"
+
+
+@pytest.mark.filterwarnings("ignore:budget is 1 B")
+def test_the_changed_z_of_sets_goes_to_disk_with_the_runs(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[LayerStore] = []
+    monkeypatch.setattr(head_sets, "LayerStore", lambda *how: made.append(LayerStore(*how)) or made[-1])
+    in_memory, on_disk = (patch_sets(llama, PAIRS, SETS, budget=budget).values for budget in ("1 GB", 1))
+    np.testing.assert_allclose(on_disk, in_memory, atol=TOLERANCE)
+    assert [made[0].on_disk, made[-1].on_disk] == [False, True]
 
 
 def test_sets_by_hand(micro: mh.Model, pair: mh.PromptPairs) -> None:
