@@ -5,8 +5,9 @@
 ``docs/start.md``, and README's map of categories. FIGURES is a folder for the figures of several models; what is in it
 already is not computed again. GEMMA is a file of Gemma-3-270m in the GGUF format, the second model of the map. Without
 FIGURES, this takes ten minutes or so.
+``python -m docs.pictures figure NAME FILE`` draws one figure of the gallery, from what ``figure.write_json`` wrote.
 
-Both need Pillow, Node.js, Chromium (or ``CHROMIUM=/path/to/it``) and ``npm ci`` in ``mechheads/explorer/front``.
+All need Pillow, Node.js, Chromium (or ``CHROMIUM=/path/to/it``) and ``npm ci`` in ``mechheads/explorer/front``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import plotly.io
 from PIL import Image
 
 import mechheads as mh
@@ -119,24 +121,29 @@ def first_figure() -> Any:
 
 def of_gallery(atlas: Path, folder: Path, gemma: str) -> None:
     """Every figure of the gallery as data and as a small picture, the first figure, and README's map of categories."""
-    drawn = figures(mh.studies.Atlas.load(atlas), folder, gemma)
-    STORED.mkdir(exist_ok=True)
-    THUMBS.mkdir(exist_ok=True)
+    of_figures(figures(mh.studies.Atlas.load(atlas), folder, gemma))
     with tempfile.TemporaryDirectory() as place:
         shots = [shot(first_figure(), Path(place, "first.html"), STATIC / "first_figure.png")]
-        for name, figure in drawn.items():
-            figure.update_layout(width=min(figure.layout.width or WIDTH, WIDTH))
-            (STORED / f"{name}.json").write_text(figure.to_json(), encoding="utf-8")
-            shots.append(shot(small(figure), Path(place, f"{name}.html"), THUMBS / f"{name}.png"))
         for theme in ("light", "dark"):
             panels = mh.studies.categories_figure(["smollm2-135m-instruct", gemma], out=folder / "categories").panels
             figure = mh.plots.category_map(panels, theme=theme)
             shots.append(shot(figure, Path(place, f"{theme}.html"), STATIC / f"categories_{theme}.png"))
         photograph(shots)
-    for name in drawn:
-        shrink(THUMBS / f"{name}.png", 64, THUMB)
     for name in ("first_figure", "categories_light", "categories_dark"):
         shrink(STATIC / f"{name}.png")
+
+
+def of_figures(drawn: dict[str, Any]) -> None:
+    """Figures of the gallery, by their names, as data and as small pictures."""
+    with tempfile.TemporaryDirectory() as place:
+        shots = []
+        for name, figure in drawn.items():
+            figure.update_layout(width=min(figure.layout.width or WIDTH, WIDTH))
+            (STORED / f"{name}.json").write_text(figure.to_json(), encoding="utf-8")
+            shots.append(shot(small(figure), Path(place, f"{name}.html"), THUMBS / f"{name}.png"))
+        photograph(shots)
+    for name in drawn:
+        shrink(THUMBS / f"{name}.png", 64, THUMB)
 
 
 def small(figure: Any) -> Any:
@@ -157,12 +164,14 @@ def shot(figure: Any, page: Path, out: Path) -> dict[str, Any]:
     return {"url": page.as_uri(), "out": str(out), "scheme": "light", "seen": ".plot-container", **size}
 
 
-def main(what: str, atlas: str, *more: str) -> None:
-    """Draw the pictures of a page, or those of the gallery."""
+def main(what: str, of: str, *more: str) -> None:
+    """Draw the pictures of a page, those of the gallery, or one figure of it."""
     if what == "page":
-        of_page(Path(atlas), *more)
+        of_page(Path(of))
     elif what == "gallery":
-        of_gallery(Path(atlas), Path(more[0]), more[1])
+        of_gallery(Path(of), Path(more[0]), more[1])
+    elif what == "figure":
+        of_figures({of: plotly.io.read_json(more[0])})
     else:
         raise SystemExit(__doc__)
 
