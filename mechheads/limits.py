@@ -162,8 +162,8 @@ class settings(ContextDecorator):
             template read it. A time of the day is midnight.
         template_options: what a chat template gets besides the chat, by the names that it reads, such as
             ``{"enable_thinking": False}``. The provenance names them.
-        device: where ``mh.load`` puts a model unless it is told, and with it the figures of ``mh.studies``, such as
-            ``"cpu"`` or ``"cuda:1"`` (at first a GPU if there is one).
+        device: where ``mh.load`` puts a model if its ``device`` is "auto", and with it the figures of ``mh.studies``:
+            for example ``"cpu"`` or ``"cuda:1"`` (at first a GPU if there is one).
 
     Raises:
         ValueError: if the budget is less than one byte, not finite, or cannot be read; workers are not workers; the

@@ -417,7 +417,7 @@ class ScoreParts:
 def _weights(
     pattern: Float[Tensor, " row"], prompt: Int[Tensor, " row"], pos: Int[Tensor, " row"], places: Places
 ) -> Float[Tensor, " row"]:
-    """How much the score of each key counts: that of the key as 1, those of the others as -1 together."""
+    """How much the score of each key counts: of the key as 1, of the others as -1 together."""
     is_key = pos == places.key[prompt]
     others = pattern.masked_fill(is_key, 0) if places.other is None else (pos == places.other[prompt]).double()
     together = others.new_zeros(len(places)).index_add(0, prompt, others)

@@ -5,7 +5,7 @@ norm is frozen at the statistics of that run. So the same code serves a final no
 multiplier, and a module that does nothing.
 
 The rotation of q and k is measured from the keys that attention uses, and the scale and the part of positions (ALiBi)
-from the patterns of a block with q and k put in. Whether the scores are those of the model is then seen in the pattern
+from the patterns of a block with q and k put in. Whether they are the model's scores is then seen in the pattern
 of the run (``ScoreParts``); it is not for models that norm q and k after the rotation, or clip them.
 """
 
@@ -63,7 +63,7 @@ class FrozenMap:
         return self if self.size is None else replace(self, size=self.size[at])
 
     def back(self, direction: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
-        """The direction before the map: its product with x is that of ``direction`` with the map's output - offset."""
+        """The direction before the map: x times it is the map's output - offset, times ``direction``."""
         before = self.sized(self.slope * direction)
         return _centred(before) if self.centred else before
 
@@ -125,7 +125,7 @@ class FrozenRun:
         ends_at: int | None = None,
     ) -> FrozenRun:
         """Run prompts, up to the layer ``ends_at``, of which only patterns are read.
-        ``prompt`` and ``pos`` are those of each row."""
+        ``prompt`` and ``pos``: where each row is."""
         frozen = cls(model, analysis, prompt, [], {}, {}, {}, {})
         layers = range(model.n_layers if ends_at is None else ends_at)
 
@@ -296,7 +296,7 @@ class ScoringBlock:
         self.after_norm = {which: name if name in points else self.raw[which] for which, name in normed.items()}
 
     def normed(self, which: Which, values: Float[Tensor, "row head d_head"]) -> Float[Tensor, "row head d_head"]:
-        """Values of q or k after their own norm, as if each was that of a first token, which is not rotated."""
+        """Values of q or k after their own norm, as if each was a first token's, which is not rotated."""
         return self._run(
             len(values), 1, [(self.raw[which], lambda value, hook: values[:, None])], self.after_norm[which]
         )[:, 0]

@@ -54,7 +54,7 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head", hea
 
     Returns:
         The parts of the heads in logits [layer, head, prompt]; for ``by="source"`` [layer, head, source, prompt], where
-        the sources of a single prompt are labelled by their tokens, and those of several prompts by their positions
+        the sources of a single prompt are labelled by their tokens, and of several prompts by their positions
         (NaN after the end of shorter prompts). ``dataset`` has the other parts: ``embedding`` [prompt] (tokens and
         positions before the first block), ``mlp`` [layer, prompt], ``bias`` [layer, prompt] (b_O, and the bias of a
         norm after attention or MLP), ``output_bias`` [prompt] (of the final norm and b_U); and ``total`` [prompt], the

@@ -42,7 +42,7 @@ MEASURES = (
 _OF_TEXT = -2
 """The number in proofs of runs of windows, which are no cached runs."""
 _POOLS = [0, 0, 1, 1, 1, 1]
-"""Among which keys those of each behaviour are permuted: 0, all keys; 1, the middle."""
+"""Among which keys each behaviour's keys are permuted: 0, all keys; 1, the middle."""
 DELIMITER = re.compile(r"[\W_]+")
 """A token of punctuation, spaces and line ends."""
 _COPYING = slice(2, None, 4)
@@ -132,7 +132,7 @@ class _Measures:
     def _copying(
         self, attended: Int[Tensor, "window head query"], z: Tensor, W_O: Tensor
     ) -> Float[Tensor, "window head"]:
-        """How often the head raises the logit of the token it attends to most above that of another of the window."""
+        """How often the head raises the logit of the token it attends to most above another of the window."""
         middle = self._keys.middle[_COPYING]
         raised = (W_O.flatten(0, 1) @ self._read.flatten(1)).view(*W_O.shape[:2], *self._ids.shape)
         logits = (z[:, _COPYING].permute(2, 0, 1, 3) @ raised.transpose(1, 2)).transpose(0, 1)

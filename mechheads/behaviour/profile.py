@@ -272,8 +272,7 @@ def profile_heads(
 
     and, as ``position``, the share of the variance of attention that the distance alone explains. Each has a null: the
     same attention, with the keys of each query permuted. ``HeadProfile`` names what else is measured. ``copying`` is
-    how often the head raises the logit of the token it attends to most above that of another token of the window (0.5
-    by chance).
+    how often the head raises the logit of the token it attends to most above another token's (0.5 by chance).
 
     Args:
         texts: a file (texts with an empty line between them), or a list of texts or of token ids; by

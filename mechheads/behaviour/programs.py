@@ -67,7 +67,7 @@ def without_later_keys(pattern: Float[Tensor, "*of pos pos"]) -> Iterator[Float[
 def fits_of(
     pattern: Float[Tensor, "window head pos pos"], programs: Iterable[Float[Tensor, "window pos pos"]]
 ) -> list[Float[Tensor, "window head"]]:
-    """J of each program: the sum of the smaller of two weights over that of the larger. Sparse ones are faster."""
+    """J of each program: the sum of the smaller of two weights over the sum of the larger. Sparse ones are faster."""
     both, fits = pattern.sum((-1, -2)) + pattern.shape[2], []
     for weights in programs:
         if weights.is_sparse:
@@ -146,8 +146,8 @@ class ProgramTest(TableResult):
 
     Attributes:
         table: one row for each head, and for all together if there are several: ``heads``, ``program``; ``fit``, J;
-            ``excess``, J less that of the best other program; ``program_loss`` and ``uniform_loss``, what is lost with
-            the program and with uniform attention, in nats a token; ``share``, R, NaN if it is undefined. ``_low`` and
+            ``excess``, J minus the J of the best other program; ``program_loss`` and ``uniform_loss``, what is lost
+            with the program and with uniform attention, in nats a token; ``share``, R, NaN if undefined. ``_low`` and
             ``_high`` are ends of intervals over texts; ``excess_p`` and ``share_p`` family p values, the latter of the
             difference of the losses. The fit of several heads sums over all of their queries and keys.
         windows: the same for each window, with its beginning, and ``text``, the number of the text.
@@ -182,7 +182,7 @@ def test_program(
         fit    J = sum min(A, B) / sum max(A, B)
         share  R = 1 - (loss with B - loss) / (loss with uniform attention - loss)
 
-    1 is a perfect program. ``excess`` is J less that of the best of the programs first, previous, self and uniform. R
+    1 is a perfect program. ``excess`` is J minus the best J of the programs first, previous, self and uniform. R
     is undefined unless uniform attention loses at least 0.005 nats a token, at the lower end of its interval. Heads
     are tested one at a time, and then all together.
 

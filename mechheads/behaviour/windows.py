@@ -108,7 +108,7 @@ def read_windows(
     done: tuple[int, int] = (0, 0),
 ) -> dict[str, Any]:
     """Compute something for batches of windows until Ctrl-C; how many windows and tokens that were, for a provenance.
-    ``done`` are those of an earlier call."""
+    ``done``: from an earlier call."""
     windows, tokens = done
     with until_interrupted() as interrupts, bar:
         for batch, value in _each_batch(model, batches, compute):

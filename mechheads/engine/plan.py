@@ -255,7 +255,7 @@ def least_in_flight(model: ModelCore, tokens: Tokens, read: int, limits: Limits)
 
 
 def _base_logits(prompts: int, read: int, limits: Limits) -> int:
-    """Memory of the base run's logits in bytes: those of all prompts, or of those that are computed together."""
+    """Memory of the base run's logits in bytes: of all prompts, or of as many as are computed together."""
     return 4 * min(prompts * read, max(limits.logits_at_once, read))
 
 

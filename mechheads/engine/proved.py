@@ -86,7 +86,7 @@ def claim_of(job: Job, run: Provable, unit: Any, prompt: int, entry: int, states
 
 
 def _of_site(run: HeadCache, site: str, head: HeadId, prompt: int) -> Claim:
-    """That a head's values in a run are those of a plain forward pass of the prompt, from which others are patched."""
+    """That a head's values in a run, from which others are patched, equal a plain forward pass of the prompt."""
     model, n = run.need_model(), int(run.tokens.on_cpu.lengths[prompt])
     ids = tuple(run.tokens.on_cpu.ids[prompt, :n].tolist())
     index = kv_head(head.head, model.n_heads, model.n_kv_heads) if site in KEY_SITES else head.head
@@ -97,7 +97,7 @@ def _of_site(run: HeadCache, site: str, head: HeadId, prompt: int) -> Claim:
 
 
 def _taken(site: str, head: int) -> Callable[[Tensor], Tensor]:
-    """Takes a head's values from those of one prompt."""
+    """Takes a head's values from one prompt's."""
     return lambda value: value[0, head] if site == "pattern" else value[0, :, head]
 
 

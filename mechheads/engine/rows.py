@@ -1,7 +1,7 @@
 """Which positions of which prompts a wave computes, and how its rows hold them.
 
 A ``Window`` has one row per prompt, each as wide as the widest prompt needs. ``Packed`` puts several prompts into one
-row: their shared first tokens, such as those of a chat template, are there once, and short prompts need no padding.
+row: their shared first tokens, such as a chat template's, are there once, and short prompts need no padding.
 """
 
 from __future__ import annotations

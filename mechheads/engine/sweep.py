@@ -63,7 +63,7 @@ def sweep(
             whole difference.
         given: heads that are ablated all the time, in every run: to zero, or a dict with the intervention for each,
             such as ``{"L23H4": "mean"}``. Their z is computed once, from the intact runs, and stays the same whatever
-            else is changed. Both runs of pairs are those of the model without these heads; ``"patch"`` ablates them in
+            else is changed. Both runs of pairs are of the model without these heads; ``"patch"`` ablates them in
             the base run alone. They are left out: they have no score.
 
     Returns:

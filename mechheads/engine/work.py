@@ -54,7 +54,7 @@ class Work:
     _proved: list[bool] = field(default_factory=list)
 
     def compute(self, batch: Batch) -> Iterator[tuple[list[Any], Values]]:
-        """The values of the units of a batch; if Ctrl-C stops it, those of the waves before too, unless they are
+        """The values of the units of a batch; if Ctrl-C stops it, also of the waves before, unless they are
         stored: whole batches give the same bits when a sweep is resumed."""
         units: list[Any] = []
         carried: list[list[Tensor]] = []

@@ -1,6 +1,6 @@
 """Everything that the page gets: what Python sends, and ``front/src/data.ts`` says to the page.
 
-``python -m docs.contract`` writes that file from the classes below and those of ``live.py``; ``blocks`` and
+``python -m docs.contract`` writes that file from the classes below and in ``live.py``; ``blocks`` and
 ``to_json`` write them.
 
 - The page: ``<script type="application/json" id="mh-page">`` is a ``Page``. Blocks are JSON, deflated and in base64, in
@@ -81,7 +81,7 @@ class Model(TypedDict):
     behaviours: Behaviours | None
     circuits: list[Circuit]  # sets of heads with their stored faithfulness
     tables: list[Table]  # results that are about no single head
-    panes: list[str]  # those of a card that have something for some head, or that say why they have not
+    panes: list[str]  # parts of a card that have something for some head, or that say why they have not
 
 
 class Question(TypedDict):
@@ -175,7 +175,7 @@ class Categories(TypedDict):
     below: list[list[int]]  # the same with evidence below the floor
     relations: list[Relation]
     phi: list[list[Num]]  # of each head and relation
-    floor: Num  # phi exceeds that of shuffled targets by at least this, for a label
+    floor: Num  # phi exceeds phi with shuffled targets by at least this, for a label
 
 
 class Relation(TypedDict):
@@ -232,7 +232,7 @@ class Shared(TypedDict):
     words: list[str]  # texts of tokens
     windows: list[list[int]]  # of ordinary text, as numbers of ``words``
     prompts: list[Prompt]  # those whose patterns are kept
-    pairs: list[Pair]  # those of the patching, in the order of ``Effect.values``
+    pairs: list[Pair]  # the patched pairs, in the order of ``Effect.values``
     requests: list[str]  # in the order of ``Ships.values``. Harmful: shown folded
     labels: dict[str, list[str]]  # by the names of effects of the reader's own, the labels of their prompts
 
@@ -266,7 +266,7 @@ class Head(TypedDict):
     text: TextPane | None
     pattern: list[Pattern] | None
     weights: list[RelationEvidence] | None  # evidence for categories, the largest phi first
-    cause: list[Effect] | None  # those of the atlas, and then those of the reader
+    cause: list[Effect] | None  # first the atlas' effects, then the reader's
     paths: PathsPane | None
     safety: list[Ships] | None  # one for each ablation
 
@@ -331,7 +331,7 @@ class RelationEvidence(Interval):
     reading: str  # how the head reads tokens: "embedding", "first_mlp", "carried"
     evidence: bool  # whether it is evidence for a label
     below: bool  # whether it is as significant, but below the floor
-    pairs: list[RelationPair] | None  # those of the relation; only of evidence
+    pairs: list[RelationPair] | None  # the relation's pairs; only of evidence
 
 
 class RelationPair(TypedDict):

@@ -185,7 +185,7 @@ def _circuit(curve: Curves, source: str) -> contract.Circuit:
 
 
 def _lines(name: str, curves: Curves) -> list[contract.Circuit]:
-    """The lines of curves, one circuit each, but for those of random orders."""
+    """The lines of curves, one circuit each, without random orders."""
     circuits = []
     for which, rows in curves.table.groupby("which", sort=False):
         if not is_random(which) and len(rows):

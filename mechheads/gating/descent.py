@@ -69,7 +69,7 @@ class State:
         return replace(self, **{name: value[list(sets)] for name, value in self._of_sets().items()})
 
     def put(self, sets: Sequence[int], state: State) -> State:
-        """The state with that of some sets in their place; if all sets are done, so are all updates."""
+        """The state with some sets' states in their place; if all sets are done, so are all updates."""
         new = {name: value.clone() for name, value in self._of_sets().items()}
         for name, value in state._of_sets().items():
             new[name][list(sets)] = value

@@ -153,7 +153,7 @@ def fit_gates(
 
 @dataclass(frozen=True, eq=False)
 class _Difference:
-    """By how much the targets of one variant are less likely than those of the other, pair by pair."""
+    """By how much the targets of one variant are less likely than of the other, pair by pair."""
 
     retained: TaskTokens
     forgotten: TaskTokens
@@ -286,7 +286,7 @@ def run_stages(fit: Fit, rows: Rows, ledger: Ledger | None) -> Gates:
 
 @dataclass(frozen=True, eq=False)
 class _SeedState:
-    """Where the fits of one seed go on: its sets among those of all seeds, and their state on the CPU."""
+    """Where the fits of one seed go on: its sets among all seeds' sets, and their state on the CPU."""
 
     name: str
     sets: tuple[int, ...]
@@ -320,7 +320,7 @@ def _descend_by_workers(
 def _fit_seed(
     loss: Loss, n_items: int, schedules: list[Schedule], rules: Rules, rows: Rows, model: Model, unit: _SeedState
 ) -> State:
-    """The state of a seed at the end, on the CPU; ``NotFinite`` names the set among those of all seeds."""
+    """The state of a seed at the end, on the CPU; ``NotFinite`` names the set among all seeds' sets."""
     descent = Descent(partial(loss, model), n_items, schedules, rules, rows)
     run = partial(descend, descent, unit.begin.to(model.device), seen=lambda state: None, name="")
     try:

@@ -59,7 +59,7 @@ class FitSettings:
 
     Attributes:
         lr: the learning rate of the first fit: one number, or (start, end), linear in between.
-        lr_regularised: that of the two fits that pull; ``contrast_gates`` has one fit, with ``lr``.
+        lr_regularised: for the two fits that pull; ``contrast_gates`` has one fit, with ``lr``.
         regularisation: the paper's lambda, the strength of the pull. ``fit_gates`` pulls gates open and shut with it;
             ``contrast_gates`` pulls them open, or shut if it is negative.
         regulariser: whether the pull acts on the ``"mean"`` or the ``"sum"`` of the logits over heads.
@@ -128,8 +128,8 @@ class Gates(TableResult):
     Attributes:
         name: the name of the task.
         fits: "none", "keep" (G+) and "drop" (G-), or "contrast".
-        seeds: those of the starts.
-        values: the gates, from 0 to 1; NaN for a fit that has not begun. ``gates["keep"]`` is that of one fit.
+        seeds: of the starts.
+        values: the gates, from 0 to 1; NaN for a fit that has not begun. ``gates["keep"]`` is one fit's.
         losses: one row per fit, seed and update (counted from 1): ``loss`` and ``objective``, without and with the
             regulariser, in nats.
         provenance: what is needed to repeat the fits.

@@ -152,7 +152,7 @@ class Sampling:
         max_new_tokens: the largest number of new tokens for each prompt.
         temperature: 0 takes the most probable token; above, tokens are drawn from logits divided by it.
         top_k: draw among this many most probable tokens only; None for all.
-        seed: of the drawing; None for that of ``mh.settings``. A random number depends on the seed, the prompt's
+        seed: of the drawing; None for the seed of ``mh.settings``. A random number depends on the seed, the prompt's
             tokens and the number of the new token alone, so a text stays the same if ``max_new_tokens`` grows or other
             prompts are left out. If a prompt is given more than once, its copies have random numbers of their own.
 
@@ -415,7 +415,7 @@ class _Writer:
 
 
 def end_tokens(model: Model) -> list[int]:
-    """The ids that end an answer: those of the tokenizer, the model's configurations and the chat template."""
+    """The ids that end an answer, by the tokenizer, the model's configurations and the chat template."""
     own = getattr(model.model, "original_model", None)
     sources = [
         getattr(model.tokenizer, "eos_token_id", None),

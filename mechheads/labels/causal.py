@@ -99,7 +99,7 @@ def relation_evidence(
     A relation is left out if too few prompts can be made, or if the model prefers the wrong target.
 
     Args:
-        relations: as in ``relation_scores``, with few-shot templates; None for those of the package.
+        relations: as in ``relation_scores``, with few-shot templates; None for the package's.
         n: the largest number of prompt pairs for each relation. With n pairs no p is below 2 / 2^n.
         shots: the number of worked examples in each prompt.
         heads: the heads to test; every head if left out.
@@ -190,7 +190,7 @@ _EFFECTS: dict[str, dict[str, Any]] = {
 
 
 def _gap(job: Job, name: str) -> float:
-    """The mean logit difference of the clean runs minus that of the corrupted ones."""
+    """The mean logit difference of the clean runs minus the corrupted runs' mean."""
     gap = Evaluator(logit_diff, job.base, job.source).distance()
     if gap <= 0:
         raise ValueError(

@@ -157,7 +157,7 @@ class Ranks:
 
     def _open_sources(self, queries: Sequence[tuple[HeadPath, slice]]) -> Iterator[Int[Tensor, " source"]]:
         """The sources that may have any target of the relation among their k largest entries, for one W_O.
-        A source is left out if k entries of a few columns are larger than those of all targets."""
+        A source is left out if k entries of a few columns are larger than all targets' entries."""
         W_O = queries[0][0][1]
         of_head = self._of_head(W_O)
         for (values, _), pairs in queries:

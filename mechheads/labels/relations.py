@@ -27,7 +27,7 @@ _SHOWN = 160
 
 @dataclass(frozen=True)
 class WordList(Wrapped):
-    """A list of words, such as those of English; case is ignored.
+    """A list of words, such as English words; case is ignored.
 
     As a rival of a relation it explains every pair whose target is in the list: a head that raises an English word
     for an English word may do something else than translate.
@@ -365,7 +365,7 @@ def usable_pairs(
     relations: Relations | None, tokenizer: Any, *, any_source: bool = False, min_pairs: int | None = None
 ) -> list[UsablePairs]:
     """Find each relation's pairs whose words (with ``any_source`` only targets) are one token each and that no rival of
-    the relation explains; those of fewer than ``min_pairs`` are not scored, as in ``relation_scores``; 0 keeps all."""
+    the relation explains; with fewer than ``min_pairs`` it is not scored, as in ``relation_scores``; 0 keeps all."""
     if tokenizer is None:
         raise ValueError("model has no tokenizer to read relations with; give one: mh.wrap(model, tokenizer=...)")
 

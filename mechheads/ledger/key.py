@@ -125,7 +125,7 @@ def _function(function: types.FunctionType, inside: Any) -> list[object]:
 
 
 def _class(cls: type, inside: Any) -> list[object]:
-    """What counts of a class: its name, its methods and the values that it holds, and those of its bases."""
+    """What counts of a class: its name, its methods, the values that it holds, and its bases'."""
     found: list[object] = [cls.__qualname__]
     for base in cls.__mro__:
         if base.__module__ not in ("builtins", "abc", "typing"):

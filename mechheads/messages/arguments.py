@@ -174,7 +174,7 @@ def bound(
 
 
 def checked(function: F) -> F:
-    """Decorator for a function whose keywords and arguments are checked as those of an analysis are."""
+    """Decorator for a function whose keywords and arguments are checked as an analysis' are."""
     known = inspect.signature(function)
 
     @wraps(function)

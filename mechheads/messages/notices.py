@@ -1,4 +1,4 @@
-"""What people are told while work is done: warnings at their own line, Ctrl-C that keeps what is done, short text."""
+"""What users read while work is done: warnings at their own line, Ctrl-C that keeps what is done, short text."""
 
 from __future__ import annotations
 

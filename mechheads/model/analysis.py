@@ -37,7 +37,7 @@ _MOST_ITEMS, _LONGEST, _LINE = 2000, 100_000, 100
 
 @runtime_checkable
 class Analysis(Protocol[P, Result]):
-    """The type of an analysis: that of the function, and ``OPTIONS``, of which type checkers read the first given."""
+    """The type of an analysis: the function's, with ``OPTIONS``, of which type checkers read the first given."""
 
     __name__: str
 

@@ -265,7 +265,7 @@ class Backend(ABC):
 
     @property
     def holder(self) -> Any:
-        """The object that the user holds: a model of transformers or peft, or that of TransformerLens."""
+        """The object that the user holds: a model of transformers or peft, or TransformerLens' own."""
         return self.module if self.held is None else self.held
 
     def own_logits(
@@ -286,7 +286,7 @@ class Backend(ABC):
     def _logits_of(
         self, model: Any, ids: Int[Tensor, "batch pos"], at: Sequence[int] | None
     ) -> Float[Tensor, "batch position d_vocab"]:
-        """The logits of a model of transformers; None for that of TransformerLens itself."""
+        """The logits of a model of transformers; None for TransformerLens' own model."""
 
     def take_steps(self) -> bool:
         """From now on, compute more of the steps that hooks could read; whether there were more."""

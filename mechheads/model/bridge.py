@@ -337,7 +337,7 @@ def _as_seen(mask: Tensor) -> Bool[Tensor, "query key"]:
 
 
 def _is_quicker(part: Any) -> bool:
-    """Whether a norm's result without hooks is that of the norm of transformers, or of torch up to rounding."""
+    """Whether a norm without hooks gives what transformers' norm gives, or up to rounding what torch's gives."""
     if not isinstance(part, NormalizationBridge):
         return False
     native = part.use_native_layernorm_autograd or getattr(part.config, "layer_norm_folding", False)

@@ -80,7 +80,7 @@ class ModelCore(Wrapped):
     def __getattr__(self, name: str) -> Any:
         if instead := advice("model", name):
             raise AttributeError(f"a mechheads model has no attribute {name!r}{instead}")
-        return object.__getattribute__(self, name)  # raises the usual error, or that of a property
+        return object.__getattribute__(self, name)  # raises the usual error, or a property's own
 
     @property
     def model(self) -> Any:

@@ -49,8 +49,8 @@ def load(
             ``"smollm2-135m-refusal-4"`` has four other heads changed, and ``"smollm2-135m-refusal-10"`` ten others.
         revision: a hub revision.
         dtype: the dtype of the weights.
-        device: where the weights go, such as ``"cuda:1"``. ``"auto"`` is that of ``mh.settings``, or ``"cuda"`` if
-            available, else ``"cpu"``. An Apple GPU has no float64 and rounds otherwise, so it is used only if named:
+        device: where the weights go, such as ``"cuda:1"``. ``"auto"`` is the device of ``mh.settings``, or ``"cuda"``
+            if available, else ``"cpu"``. An Apple GPU has no float64 and rounds otherwise, so it is used only if named:
             ``"mps"``.
         backend: ``"bridge"`` (TransformerBridge) or ``"hooked"`` (HookedTransformer, TransformerLens 3.9 only).
             By default, the recommended one of the installed TransformerLens.
@@ -201,7 +201,7 @@ def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name
 
 
 def _own_copy(tokenizer: Any) -> Any:
-    """A tokenizer for TransformerLens, which sets special tokens in it; it is told not to load it once more."""
+    """A tokenizer for TransformerLens, which sets special tokens in it and does not load it once more."""
     if tokenizer is None:
         return None
     special = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)

@@ -40,7 +40,7 @@ _MOST = 1024
 _BEYOND = 32
 """How many tokens it is longer than a window or a context."""
 _PLACES = 16
-"""How many tokens' logits are compared; those of all tokens would take gigabytes if the vocabulary is large."""
+"""How many tokens' logits are compared; all logits would take gigabytes if the vocabulary is large."""
 _WINDOWS = ("sliding_window", "window_size", "attention_chunk_size", "local_attention")
 _CONTEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 """What configs call the attention window, and the context."""
@@ -321,7 +321,7 @@ def _check_values(backend: Backend, run: HeadCache) -> None:
         return
 
     def noted(first: float) -> dict[int, Tensor]:
-        """z of each layer for v too small to be clipped, that of the first key and value head times ``first``."""
+        """z of each layer for v too small to be clipped, the first key and value head's times ``first``."""
         seen: dict[int, Tensor] = {}
 
         def small(value: Tensor, hook: Any) -> Tensor:

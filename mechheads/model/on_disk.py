@@ -55,7 +55,7 @@ class _Slot:
 
 
 class WeightsOnDisk:
-    """The weights of some blocks, on disk but for those of the block that ran last; what was read, and in how long."""
+    """The weights of some blocks, on disk except of the block that ran last; what was read, and in how long."""
 
     def __init__(self, blocks: Mapping[int, nn.Module]) -> None:
         self._slots = {layer: list(_slots(block)) for layer, block in blocks.items()}
@@ -67,7 +67,7 @@ class WeightsOnDisk:
             block.register_forward_pre_hook(partial(self._hold, layer))
 
     def _hold(self, layer: int, block: nn.Module, inputs: Any) -> None:
-        """A torch hook before a block: read the weights of its layer, and drop those of the layer before."""
+        """A torch hook before a block: read the weights of its layer, and drop the layer before's."""
         if self._held == layer:
             return
         self.drop()

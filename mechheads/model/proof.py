@@ -37,7 +37,7 @@ _OF_SIZE = 0.02
 _LEAST = 0.05
 """The least interquartile range of log-probabilities, where hardly any token has a logit."""
 _SAMPLED = 4096
-"""The interquartile range is that of so many tokens of a large vocabulary."""
+"""The interquartile range is over so many tokens of a large vocabulary."""
 _ROOM = 4
 """Differences may be so many times as large as those that were seen at loading."""
 _MOST, _MOST_IN_FLOAT32 = 0.1, 0.05
@@ -61,7 +61,7 @@ class NotProved(ValueError):
 @dataclass(frozen=True, eq=False)
 class Claim:
     """What was computed for one prompt at some positions: final states, or values that ``reads`` takes from a hook.
-    ``edits``: the hooks of the plain forward pass, None for that of the user's object; ``unchanged``: without them."""
+    ``edits``: the hooks of the plain forward pass, None for the user's object; ``unchanged``: without them."""
 
     what: str
     ids: tuple[int, ...]

@@ -113,7 +113,7 @@ class Watched:
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """Gradients with respect to z: ``gradients[layer]`` is that of a layer [prompt, head, pos, d_head]."""
+    """Gradients with respect to z: ``gradients[layer]`` is [prompt, head, pos, d_head]."""
 
     layers: Sequence[int]
     z: LayerStore
@@ -126,7 +126,7 @@ def gradients_of(
     base: HeadCache, metric: Metric, layers: Sequence[int], size: Size, path: Path | None = None
 ) -> Gradients:
     """d metric / d z for some layers, in ascending order, at a run or on the mean over a path.
-    A prompt's metric depends on its own activations only, so the gradient of the sum over prompts is that of each."""
+    A prompt's metric depends on its own activations only, so the gradient of the sum is each prompt's own."""
     model, tokens = base.need_model(), base.tokens
     at, mask = read_positions(metric, tokens)
     gradients, flat = Gradients(layers, LayerStore(len(layers), len(tokens), size.on_disk)), True

@@ -235,7 +235,7 @@ def _by_doubling(sizes: Any, first: float) -> np.ndarray:
 
 
 def _traces(curves: Curves, style: _Style, where: str) -> list[go.Scatter]:
-    """The traces of a panel: first all bands, that of random orders below the others, then the lines."""
+    """The traces of a panel: first all bands, random orders below the others, then the lines."""
     table = curves.table
     random: Any = table[table["which"].map(is_random)]
     lines = {str(which): rows for which, rows in table.groupby("which", sort=False) if not is_random(which)}

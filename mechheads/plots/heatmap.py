@@ -308,9 +308,9 @@ def pair_map(
     title: str | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
-    """Heatmap of how the parts of a query meet those of the keys.
+    """Heatmap of how the parts of a query meet the parts of the keys.
 
-    Parts of the query go down, parts of the keys across, each side with those of the largest means first and what is
+    Parts of the query go down, parts of the keys across, each side with the largest means first and what is
     left over last. Colours are centred at 0 with equal ends, red for positive and blue for negative. The hover text
     shows the value and the interval.
 

@@ -38,7 +38,7 @@ SYMBOLS = (
     ("triangle-up-open", 0.72),
 )
 """Symbol of each series, and its size relative to the place of a head. All are drawn with lines of one width: none
-weighs more than another, all markers of one head are visible, and those of neighbours do not overlap."""
+weighs more than another, all markers of one head are visible, and markers of neighbours do not overlap."""
 _LARGEST, _STROKE = 24, 0.13
 """The largest place of a head in pixels, and the width of lines relative to it."""
 _COLOURS = ("#5c1a6b", "#b3305f", "#dd4a4a", "#f4873f", "#f5c542")
@@ -168,7 +168,7 @@ def _by_ablation(scores: list[HeadScores]) -> dict[str, HeadScores]:
 
 
 def _symbols(names: Sequence[str]) -> dict[str, tuple[str, float]]:
-    """The symbol of each series: that of its ablation, or one that is free."""
+    """The symbol of each series: its ablation's, or one that is free."""
     if len(names) > len(SYMBOLS):
         raise ValueError(f"there are {len(names)} series, but only {len(SYMBOLS)} markers; draw fewer at once")
     known = zip(NAMES.values(), SYMBOLS, strict=True)

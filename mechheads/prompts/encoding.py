@@ -2,9 +2,9 @@
 
 Two rules hold everywhere. A whole text has the tokens that its tokenizer gives it, with the beginning tokens that the
 tokenizer puts before every text, once, and without an end token: what a model says next is asked after the last word. A
-*piece* of a text, such as an answer, has the tokens that it has where it stands: those of context and piece together,
-beyond those of the context. Many tokenizers (Llama 2, Mistral, Phi-3) would put a space before a piece that is
-tokenised alone.
+*piece* of a text, such as an answer, has the tokens that it has where it stands: of context and piece together, without
+the context's. Many tokenizers (Llama 2, Mistral, Phi-3) would put a space before a piece that is tokenised
+alone.
 """
 
 from __future__ import annotations

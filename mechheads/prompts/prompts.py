@@ -413,7 +413,7 @@ def _read(given: Prompts | PromptPairs, *prompts: str) -> None:
 
 
 def _places(name: str, places: Any, given: Prompts | PromptPairs) -> Any:
-    """The named positions of prompts; of pairs, those of both sides if they are in a tuple."""
+    """The named positions of prompts; of pairs, of both sides if they are in a tuple."""
     what = f"positions[{name!r}]"
     if isinstance(given, PromptPairs) and isinstance(places, tuple):
         if len(places) != 2:

@@ -25,13 +25,13 @@ _ROLES = ("facilitation", "interference", "irrelevance")
 
 
 def kind_name(scores: HeadScores) -> str:
-    """The kind of scores: of safety heads that of the score that found them, and of a sum that of its left side."""
+    """The kind of scores: for safety heads the kind of score that found them, for a sum the kind of its left side."""
     kind = scores.kind.partition("+")[0]
     return str(scores.provenance.get("score", "ships")) if kind == "safety" else kind
 
 
 def label_of(scores: HeadScores, kind: str = "") -> str:
-    """What scores are called: by their kind, or that of numbers beside them, and what was chosen, or by their name."""
+    """What scores are called: by their kind, or the kind of numbers beside them, and what was chosen; or by name."""
     name, provenance = kind or kind_name(scores), scores.provenance
     selected, receivers, role = provenance.get("selected"), provenance.get("receivers"), scores.name.partition(",")[0]
     chosen = {dim: str(label) for dim, label in selected.items()} if isinstance(selected, dict) else {}

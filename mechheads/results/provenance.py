@@ -42,7 +42,7 @@ def call_of(provenance: Mapping[str, Any]) -> str:
 
 
 def make_provenance(source: Any, /, *settings: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """The provenance of a result, from that of its model or of another result, and settings; the last one counts.
+    """The provenance of a result, from its model's or another result's, and settings; the last one counts.
     Prompts, tasks and relations are stored as fingerprints, heads as names; plain options of the call are in it.
     """
     made = {**_CALL.get({}), **(source if isinstance(source, Mapping) else source.provenance())}

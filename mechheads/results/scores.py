@@ -352,7 +352,7 @@ class HeadScores(Shown):
     def compare(self, other: HeadScores, k: int = 10) -> Comparison:
         """Compare with another result over the same heads and labels: correlations and overlap of the ``k`` largest.
 
-        A dimension with one label, such as that of one relation, need not be in both.
+        A dimension with one label, such as a single relation, need not be in both.
 
         Raises:
             ValueError: if layers, heads or extra labels differ, or only one result has a dimension of several labels.

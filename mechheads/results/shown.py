@@ -64,7 +64,7 @@ def heading(text: str) -> str:
 
 
 class Rows(pd.DataFrame):
-    """Rows of a result: a DataFrame of all their numbers, which shows at most eight columns, those of the score first.
+    """Rows of a result: a DataFrame of all their numbers, which shows at most eight columns, the score's first.
 
     ``attrs["n"]``, the number of prompts that scores are means over, has a score without an interval shown as "too
     few", and an interval without width as "all n equal". ``attrs["first"]`` names the columns that are shown first;

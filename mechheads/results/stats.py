@@ -152,12 +152,12 @@ def bounded_interval(
 
     - Without bounds: ``clustered_interval``.
     - A share: Wilson's interval (1927), with the effective number of prompts and a t quantile in place of the normal
-      one. The effective number is that of independent prompts with as large an error, and at most the number of
+      one. The effective number is how many independent prompts have as large an error, and at most the number of
       prompts. If all values are equal, it is the number of clusters.
     - A difference of shares: the interval for paired proportions of Agresti & Min 2005, with the same number and
       quantile. It adds half a prompt to those with 1 and with -1, and one to those with 0.
     - Only a lower end: on the log scale of the distance from that end, from leaving out each cluster once
-      (jackknife). The upper end is that of ``clustered_interval`` if it is larger.
+      (jackknife). The upper end is the one of ``clustered_interval`` if it is larger.
     - Other bounds: ``clustered_interval``, cut off at the bounds. If all values are equal to one end, Wilson's interval
       of the distance from it, as a share of that between the ends: no values within them vary more than 0 and 1.
 

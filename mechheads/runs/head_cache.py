@@ -186,7 +186,7 @@ class HeadCache(Wrapped):
                 proofs.claim([self._claim(i, ids, places)])
 
     def claims_of(self, prompt: int, at: Sequence[int] | None = None) -> list[Claim]:
-        """The claim of one prompt at these positions or those of ``claim``, to stand for others of its length."""
+        """The claim of one prompt at these positions or ``claim``'s, to stand for others of its length."""
         if self.held:
             return []
         ids = tuple(self.tokens.on_cpu.ids[prompt, : int(self.tokens.on_cpu.lengths[prompt])].tolist())
@@ -251,7 +251,7 @@ class HeadCache(Wrapped):
     def __getattr__(self, name: str) -> Any:
         if instead := advice("run", name):
             raise AttributeError(f"a cached run has no attribute {name!r}{instead}")
-        return object.__getattribute__(self, name)  # raises the usual error, or that of a property
+        return object.__getattribute__(self, name)  # raises the usual error, or a property's own
 
     def __getstate__(self) -> dict[str, Any]:
         """A run is pickled without its model."""

@@ -31,7 +31,7 @@ OPENING = "I'm sorry, but I can't"
 _OPENING_TOKENS = 6
 ASKED, DRAWN, ANSWER_TOKENS, TOKENS = 16, 4, 24, 32
 """How many requests a model answers, how many answers to each are drawn to find several openings, and their tokens;
-and those of the answers of which refusals are counted: only their beginning matters."""
+and of the answers of which refusals are counted: only their beginning matters."""
 _OPENINGS, _OFTEN, _TEMPERATURE = 6, 2, 0.7
 """How many openings are taken from a model's own refusals, how often each is seen, and how its answers are drawn."""
 
@@ -67,7 +67,7 @@ class EndLogProb:
 
     @property
     def reads(self) -> int:
-        """The number of last positions that are read: those of the tokens, and the one that predicts the first."""
+        """The number of last positions that are read: the tokens', and the one that predicts the first."""
         return self.n + 1
 
     def __call__(

@@ -137,7 +137,7 @@ class Answering:
 
     @cached_property
     def _averaged(self) -> Tokens:
-        """The tokens over which a mean ablation averages: those of the harmful requests."""
+        """The tokens over which a mean ablation averages: of the harmful requests."""
         return self.sides.harmful.prompts.tokens(self.model)
 
     @cached_property
@@ -329,7 +329,7 @@ def refusal_test(
     """A model's answers with and without a set of heads, and whether refusals depend on the set.
 
     Args:
-        heads: the set of heads, which are ablated together; or a result: the first heads of scores, those of a group.
+        heads: the set of heads, which are ablated together; or a result: the first of scores, all of a group.
         harmful, harmless: texts or ``mh.Prompts``; by default, the requests of the package.
         intervention: as in ``mh.ships``; it must treat every token by itself. ``"mean"`` is the mean over the harmful
             requests.

@@ -70,7 +70,7 @@ class Atlas(Stages):
             for none and 1 for all of it.
         safety: for each ablation, Ships and Generalized Ships of every head, and for the package's requests the
             contrast with their look-alikes (see ``mh.safety_heads``).
-        direct: what each head itself adds to the logit of the answer, minus that of the wrong one.
+        direct: what each head itself adds to the logit of the answer, minus the logit of the wrong one.
         paths: path patching from the heads with the largest effect to each other's q, k and v and to the logits.
         circuit: the faithfulness of the first k heads by patching, for several k.
         patterns: what each head attends to in the prompts of the patching and in one longer text.

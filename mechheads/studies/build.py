@@ -219,7 +219,7 @@ class _Builder:
             stop_if(self.atlas.examples.interrupted)
 
     def _called(self, found: T, parts: str, field: str) -> T:
-        """A table with the call that gives it again: that of the atlas, of these parts alone."""
+        """A table with the call that gives it again: an atlas of these parts alone."""
         given = {"pairs": self.asked.pairs, "texts": self.asked.texts}
         own = "".join(f", {name}={written(value) or name}" for name, value in given.items() if value is not None)
         table: Any = found
@@ -246,7 +246,7 @@ class _Builder:
             finished(self.atlas.relations)
 
     def _causes(self) -> None:
-        """Patterns, direct effects, circuit and paths, as far as each can be had."""
+        """Patterns, direct effects, circuit and paths, as far as each can be computed."""
         model, atlas, pairs = self.model, self.atlas, self.pairs
         with atlas.stage("causes"), warnings.catch_warnings():
             warnings.simplefilter("ignore", AnswerWarning)  # the patching has warned

@@ -71,7 +71,7 @@ class HeadPatterns(TableResult):
 
 
 def joined(one: HeadPatterns, other: HeadPatterns) -> HeadPatterns:
-    """The patterns of two results of one model: first the prompts of one, then those of the other."""
+    """The patterns of two results of one model: first the prompts of one, then of the other."""
     kept = max(one.keys.shape[-1], other.keys.shape[-1])
 
     def wide(array: np.ndarray) -> np.ndarray:

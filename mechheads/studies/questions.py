@@ -43,7 +43,7 @@ _PACKAGE = "of the package"
 
 @dataclass(frozen=True, kw_only=True)
 class Questions:
-    """Questions that a model can be asked: what was given, opened. ``None`` stands for those of the package."""
+    """What is measured: pairs, relations, requests and texts, opened. ``None`` stands for the package's own."""
 
     quick: bool
     pairs: PromptPairs | None

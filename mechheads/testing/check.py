@@ -206,7 +206,7 @@ class _Trial:
         return new
 
     def gap(self, job: Job, run: Provable, unit: Any, ours: Any) -> float:
-        """How far the engine's changes of the metric are from those of full forward passes of each prompt alone."""
+        """How far the engine's changes of the metric are from full forward passes of each prompt alone."""
         furthest = 0.0
         for row, change in enumerate(ours.tolist()):
             one = self.tokens.rows(slice(row, row + 1))

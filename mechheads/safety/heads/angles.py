@@ -20,7 +20,7 @@ def principal_angles(
     a: Float[np.ndarray, "*batch row r"], b: Float[np.ndarray, "*batch row r"]
 ) -> Float[np.ndarray, "*batch r"]:
     """Angles in degrees, smallest first, between the spaces spanned by orthonormal columns.
-    Cosines are singular values of a^T b, sines those of b - a a^T b, exact for small angles (Björck & Golub 1973)."""
+    Cosines are singular values of a^T b, sines of b - a a^T b, exact for small angles (Björck & Golub 1973)."""
     overlap = np.swapaxes(a, -1, -2) @ b
     cosines = np.linalg.svd(overlap, compute_uv=False)
     sines = np.linalg.svd(b - a @ overlap, compute_uv=False)[..., ::-1]

@@ -48,7 +48,7 @@ def refusal_attribution(
 
     Let R be the log-probability that an answer begins with any of several openings of refusals. The score of a head is
     how far R falls when the head is ablated, estimated as linear; by default it is the mean over Scaling Contribution
-    and Undifferentiated Attention. It needs no look-alikes. The score is mechheads' own; the ablations are those of
+    and Undifferentiated Attention. It needs no look-alikes. The score is mechheads' own; the ablations are from
     Zhou et al. (ICLR 2025, arXiv 2410.13708), the estimate is attribution patching (Nanda 2023; Syed et al. 2023, arXiv
     2310.10348).
 
@@ -63,8 +63,8 @@ def refusal_attribution(
     Returns:
         Scores in nats [layer, head]; above 0, refusals depend on the head. ``values`` has the score of each request,
         and there are intervals, p against 0 and q. Further variables: ``scaling`` and ``undifferentiated``, the mean
-        estimate of one ablation, or those of your ablations; and ``refusal`` [prompt], R. Warns if the mean probability
-        of the openings together is below 10%, and says how many requests the model refuses in any words.
+        estimate of one ablation, or of each of yours; and ``refusal`` [prompt], R. Warns if the mean probability of
+        the openings together is below 10%, and says how many requests the model refuses in any words.
 
     >>> options = {"openings": ["I'm sorry", "I can't help"]}
     >>> found = refusal_attribution(model, ["How do I build a bomb?"], **options)

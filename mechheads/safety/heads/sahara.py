@@ -73,7 +73,7 @@ class BesideOthers(ShipsKind):
 
 
 def joint_hooks(intact: Job, rule: Intervention, heads: Sequence[HeadId]) -> list[Hook]:
-    """Hooks that ablate query heads together; a mean is that of the intact run."""
+    """Hooks that ablate query heads together; a mean is of the intact run."""
     changes = joint_changes(intact.model, rule, heads, intact.tokens, intact.base)
     return change_hooks(intact.model, [(change, EVERYWHERE) for change in changes])
 

@@ -59,7 +59,7 @@ class PaperFigure:
     Attributes:
         figure: the figure.
         panels: what is drawn in each panel, as the function of ``mh.plots`` takes it.
-        tables: the numbers of all panels by name; ``print`` shows all but those of every head or point.
+        tables: the numbers of all panels by name; ``print`` shows all but the tables of every head or point.
         notes: what was left out and why; of a recipe also what differs from the paper.
         files: everything that was written.
         interrupted: whether Ctrl-C ended the work; the same call goes on.
@@ -83,7 +83,7 @@ class PaperFigure:
 
 
 def _shown(tables: Mapping[str, pd.DataFrame]) -> list[pd.DataFrame]:
-    """The tables that are shown besides a figure: those of every head and of every point stay in files."""
+    """The tables that are shown besides a figure: tables of every head or every point stay in files."""
     return [table for name, table in tables.items() if name not in ("heads", "curves") and len(table)]
 
 
