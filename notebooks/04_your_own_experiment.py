@@ -85,9 +85,9 @@ class OtherDirection:
 print(check(OtherDirection()))
 
 # %% [markdown]
-# `check` tests what the engine relies on. An intervention must give the same numbers each time, must not change the
-# cached runs, must read only what it listed in `needs`, and must ignore padding. Finally, the sweep must agree with
-# plain full runs of a tiny model. The check takes a moment.
+# `check` tests what the engine relies on. An intervention must give the same numbers each time, must read only what it
+# listed in `needs`, and must ignore padding. Finally, the sweep must agree with plain full runs of a tiny model. The
+# check takes a moment.
 #
 # What does it report if there is a mistake? Here is one that looks harmless: replace the head's output at every token
 # with its mean over the prompt.
@@ -237,9 +237,9 @@ to_last_layer.round(2)
 #
 # ## A run that survives an interruption
 #
-# A sweep of a large model takes hours; ours, of the same 90 heads, takes seconds. With `store=`, every unit is written
-# to a file as soon as it is finished. The same call then continues where the last one stopped, after Ctrl-C, a crash or
-# a power cut.
+# A sweep of a large model takes hours; ours, of the same 90 heads, takes seconds. With `store=`, units are written to
+# a file as soon as their batch is finished. The same call then continues where the last one stopped, after Ctrl-C, a
+# crash or a power cut.
 #
 # To show this, we need an interruption. The function below imitates Ctrl-C, just before finished work is written for
 # the second time.
