@@ -80,9 +80,9 @@ class Ray:
 
     The workers start at the first analysis and stay until ``stop()``, the end of a ``with`` block, an analysis of
     another model, or until nothing refers to this object any more. Each loads the model from the source that the model
-    of the analysis came from. So every machine needs the same files, mechheads, and the same versions of libraries;
-    workers check this. A worker has as many threads as this process has, divided by the number of workers. For a model
-    on a GPU it reserves one GPU, and on a cluster it reserves a CPU too.
+    of the analysis came from. So every machine needs the same files, mechheads, and the same versions of libraries; a
+    worker whose model gives other log-probabilities is refused. A worker has as many threads as this process has,
+    divided by the number of workers. For a model on a GPU it reserves one GPU, and on a cluster a CPU too.
 
     Args:
         address: the cluster, such as ``"10.0.0.5:6379"`` or ``"ray://10.0.0.5:10001"``, or ``"auto"`` for the one that

@@ -31,7 +31,7 @@ REFUSING_MODEL = "smollm2-135m-refusal"
 """The default model with a delta that makes it refuse harmful requests; ``taught_heads`` says through which heads."""
 
 REFUSING_MODELS = (REFUSING_MODEL, f"{REFUSING_MODEL}-4", f"{REFUSING_MODEL}-10")
-"""This model, and one that was taught in the same way through ten other heads."""
+"""This model, and two that were taught in the same way through four and ten heads."""
 
 
 @dataclass(frozen=True)
