@@ -50,8 +50,7 @@ def load(
         revision: a hub revision.
         dtype: the dtype of the weights.
         device: where the weights go, such as ``"cuda:1"``. ``"auto"`` is the device of ``mh.settings``, or ``"cuda"``
-            if available, else ``"cpu"``. An Apple GPU has no float64 and rounds otherwise, so it is used only if named:
-            ``"mps"``.
+            if available, else ``"cpu"``. ``"mps"`` has no float64 and rounds otherwise, so it is used only if named.
         backend: ``"bridge"`` (TransformerBridge) or ``"hooked"`` (HookedTransformer, TransformerLens 3.9 only).
             By default, the recommended one of the installed TransformerLens.
         max_memory: the memory that the weights may take on the device, in bytes or as text such as "8 GB". Blocks that

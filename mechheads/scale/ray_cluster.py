@@ -20,6 +20,7 @@ import torch
 
 from mechheads.limits import Workers, check_ray, settings
 from mechheads.messages.arguments import check_at_least
+from mechheads.messages.notices import warn
 from mechheads.model.load import load_again
 from mechheads.model.model import Model
 from mechheads.model.sources import Source
@@ -185,6 +186,8 @@ class Ray:
         """Start a worker. If it ends while it computes, Ray starts it again and repeats what it was asked."""
         there, gpus = self._ray.cluster_resources(), int(self._model is not None and self._model[1] == "cuda")
         cpus = min(1, there.get("CPU", 0))  # a cluster that was started here has none to reserve
+        if gpus > there.get("GPU", 0):
+            warn("the Ray cluster has no GPU now; workers wait until it has one, because the model is on a GPU here")
         kind = self._ray.remote(Replica).options(
             num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=RETRIES
         )

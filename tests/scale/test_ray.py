@@ -100,3 +100,9 @@ def test_an_address_means_a_worker_for_each_gpu_or_for_each_machine(made: MadeRa
 def test_a_model_on_a_gpu_reserves_one(made: MadeRay, device, reserved):
     start(mh.scale.Ray(replicas=1), device)
     assert [one["num_gpus"] for one in made.options] == [reserved]
+
+
+def test_workers_that_wait_for_a_gpu_say_so(made: MadeRay):
+    del made.resources["GPU"]
+    with pytest.warns(UserWarning, match="the Ray cluster has no GPU now; workers wait until it has one"):
+        start(mh.scale.Ray(replicas=1), "cuda")

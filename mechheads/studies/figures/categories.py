@@ -85,8 +85,7 @@ def categories_figure(
     Args:
         models: names, as ``mh.load`` takes them: hub names (with ``@`` and a revision, if you like), Hugging Face
             folders and GGUF files. By default, the default model.
-        relations: names of relations, or JSON files; by default, all relations of the package. Each needs a
-            category.
+        relations: names of relations, or JSON files; by default, the package's. Each needs a category.
         out: the folder for the figure and its numbers, with a folder for each panel.
         rule: what gives a category, as in ``mh.label_heads``.
         source, min_pairs: as in ``mh.relation_scores``.
