@@ -113,7 +113,7 @@ class BridgeBackend(Backend):
             )
 
     def fuse_attention(self) -> None:
-        long = 2**62 if self.devices.several else LONG  # reading a mask would wait for its device
+        long = torch.inf if self.devices.several else LONG  # reading a mask would wait for its device
         self._fused = [fused_attention(block, long) for block in self.module.blocks]
 
     def embed(self, ids: Int[Tensor, "row pos"]) -> tuple[Float[Tensor, "row pos d_model"], Blocks]:

@@ -41,7 +41,7 @@ _OWN = "_attn"
 class FusedAttention(ABC):
     """The attention of one block without its pattern; masks of ``long`` tokens and more may be found causal."""
 
-    def __init__(self, attention: Any, long: int) -> None:
+    def __init__(self, attention: Any, long: float) -> None:
         self.attention, self.long = attention, long
         self._own = attention.original_component
         self._points = [part for part in attention.children() if isinstance(part, HookPoint)]
@@ -109,7 +109,7 @@ class Split(FusedAttention):
         return bridge._apply_output_projection(z), None
 
 
-def fused_attention(block: Any, long: int) -> FusedAttention | None:
+def fused_attention(block: Any, long: float) -> FusedAttention | None:
     """The fused attention of a block; None if it would not compute the same, with the same hooks."""
     attention: Any = getattr(block, "attn", None)
     own: Any = getattr(attention, "original_component", None)
@@ -132,7 +132,7 @@ def _shallow(thing: R) -> R:
     return other
 
 
-def is_causal(mask: Tensor, long: int = LONG) -> bool:
+def is_causal(mask: Tensor, long: float = LONG) -> bool:
     """Whether a long mask has as many queries as keys, and lets each query see just the keys up to its own."""
     queries, keys = mask.shape[-2:]
     if queries < long or queries != keys:
