@@ -29,7 +29,7 @@ from mechheads.model.parts import Blocks, Keys, Noted, Stopped, mask_of, moved, 
 from mechheads.runs.head_cache import KEY_SITES, HeadCache, states_at
 
 EditSite = Literal["z", "q", "k", "v", "mlp_out"]
-_KEYS_A_ROW = 64
+_KEYS_A_ROW = 128
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class Wave:
         """Choose how many copies share a row, so that rows are wide enough and few slots stay empty."""
         per_row = 1
         if self.layout == "queries":
-            wanted = max(_KEYS_A_ROW, min(self.n_past, 2 * _KEYS_A_ROW))
+            wanted = max(1, min(self.n_past, _KEYS_A_ROW))  # sharing a past saves no more than the past
             least = math.ceil(copies * self.window.width / wanted)
             per_row = min(
                 (math.ceil(copies / groups) for groups in (least, least + 1)), key=lambda each: -copies % each
