@@ -60,10 +60,13 @@ export async function counts(locator, wanted) {
   assert.equal(found, wanted, `${locator} matches ${found} elements`);
 }
 
+/** Waits until a page reads nothing any more. */
+export const allRead = (page) => counts(page.locator(".card-reading"), 0);
+
 /** Waits until the cards of a page show what they read. */
 export async function cardsRead(page) {
   await page.locator(".card-panel > *").first().waitFor();
-  await counts(page.locator(".card-reading"), 0);
+  await allRead(page);
 }
 
 /** What the address says is chosen. */

@@ -4,7 +4,7 @@
  */
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { launch, open, saved } from "./browser.mjs";
+import { allRead, cardsRead, launch, open, saved } from "./browser.mjs";
 import { small } from "./samples.mjs";
 
 let browser;
@@ -13,12 +13,13 @@ after(() => browser.close());
 
 const MOST = 6;
 
-/** A reader of the page, whose actions are counted. */
+/** A reader of the page, whose actions are counted: what each brings is there before the next. */
 function reader(page) {
   let actions = 0;
   const once = (act) => async (...given) => {
     actions++;
     await act(...given);
+    await allRead(page);
   };
   return {
     page,
@@ -148,7 +149,7 @@ test("send a colleague exactly what one sees as one file: 1 more action", async 
   const file = await saved(you.page, () => you.click("button", "Save as a file"));
   assert.match(await you.page.locator(".mh-told").innerText(), /saved as a file that opens as you see it now\.$/);
   const theirs = await open(t, browser, String(file.content), { viewport: { width: 1440, height: 1000 } });
-  await theirs.locator(".mh-detail .card-panel > *").first().waitFor();
+  await cardsRead(theirs);
   for (const part of [".card-lines", ".mh-search-note", ".mh-table"]) {
     assert.equal(await theirs.locator(part).innerText(), await you.page.locator(part).innerText(), part);
   }
