@@ -119,7 +119,7 @@ class CachedRuns:
         sides = tokens if isinstance(tokens, tuple) else (tokens,)
         self.tokens: dict[str, Tokens] = dict(zip(("clean", "corrupted"), sides, strict=False))
         self._kept: dict[str, HeadCache] = {}
-        self._held: dict[str, Mapping[HeadId, Tensor]] = {}
+        self._ablated: dict[str, Mapping[HeadId, Tensor]] = {}
 
     def sides(self, base: str) -> tuple[Tokens, Tokens | None]:
         """The tokens of the base run and, for pairs, of the source run."""
@@ -132,7 +132,7 @@ class CachedRuns:
         kept = self._kept.get(side)
         if kept is None or not set(sites) <= set(kept.stores):
             wanted = tuple(dict.fromkeys((*sites, *(() if kept is None else kept.stores))))
-            how: Any = {"limits": limits, "held": self._held.get(side), "on_disk": on_disk}
+            how: Any = {"limits": limits, "ablated": self._ablated.get(side), "on_disk": on_disk}
             (kept,) = HeadCache.together(self.model, [(self.tokens[side], wanted)], **how)
             self._kept[side] = kept
         return kept
@@ -144,13 +144,13 @@ class CachedRuns:
         pos = self.tokens[side].ids.shape[1]
         most = 0 if on_disk or self.model.backend.on_disk is not None else tokens_in_run(self.model, limits, pos)
         fits = sum(tokens.ids.numel() for tokens in self.tokens.values()) <= most
-        if others and fits and not self._kept and not self._held and self._unshared(sites) < _PASS_COSTS:
+        if others and fits and not self._kept and not self._ablated and self._unshared(sites) < _PASS_COSTS:
             runs = HeadCache.together(self.model, [(self.tokens[s], sites[s]) for s in sites], limits=limits)
             self._kept = dict(zip(sites, runs, strict=True))
         base = self.run(side, sites[side], limits, on_disk)
         base.check_finite()
         for other in others:
-            if other not in self._kept and set(sites[other]) <= {"z"} and not self._held:
+            if other not in self._kept and set(sites[other]) <= {"z"} and not self._ablated:
                 self._kept[other] = run_sharing_prefix(base, self.tokens[other], limits=limits)
         return [base, *(self.run(other, sites[other], limits, on_disk) for other in others)]
 
@@ -174,28 +174,27 @@ def other_side(side: str) -> str:
 
 Given = Sequence[HeadLike] | HeadLike | Mapping[Any, InterventionLike]
 """Heads that are set to zero, or the intervention that ablates each."""
-_ZERO = Zero()
-Held = tuple[tuple[HeadId, Intervention], ...]
+Ablated = tuple[tuple[HeadId, Intervention], ...]
 """The heads that are ablated all the time, in order, and how."""
 
 
-def held_by(given: Given | None, model: ModelCore, name: str = "given", otherwise: Intervention = _ZERO) -> Held:
+def ablated_heads(given: Given | None, model: ModelCore) -> Ablated:
     """The heads that ``given=`` names, and how each is ablated."""
     if given is None:
         return ()
     try:
         heads = check_heads([*given] if isinstance(given, Mapping) else given, model.n_layers, model.n_heads)
     except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
+        raise ValueError(f"given: {error}") from error
     if not isinstance(given, Mapping):
-        return tuple((head, otherwise) for head in heads)
+        return tuple((head, Zero()) for head in heads)
     rules: dict[HeadId, InterventionLike] = {HeadId.parse(head): rule for head, rule in given.items()}
-    return tuple((head, as_intervention(rules[head], f"{name}[{str(head)!r}]")) for head in heads)
+    return tuple((head, as_intervention(rules[head], f"given[{str(head)!r}]")) for head in heads)
 
 
-def runs_given(runs: CachedRuns, held: Held, base: str, limits: Limits) -> CachedRuns:
-    """The runs of the same prompts in which heads are ablated, in one side as ``base``; intact, they run once more."""
-    rules = [(head, CheckedIntervention(rule)) for head, rule in held]
+def ablated_runs(runs: CachedRuns, ablated: Ablated, base: str, limits: Limits) -> CachedRuns:
+    """The runs of the same prompts with heads ablated, in one side as ``base``; the intact prompts run once more."""
+    rules = [(head, CheckedIntervention(rule)) for head, rule in ablated]
     read = (site for _, rule in rules for site in (rule.site, *needs_of(rule.intervention)))
     sites = tuple(dict.fromkeys(("z", *read)))
     intact = {side: runs.run(side, sites, limits) for side in runs.tokens}
@@ -213,5 +212,5 @@ def runs_given(runs: CachedRuns, held: Held, base: str, limits: Limits) -> Cache
             z[side][head] = new_z(rule, run, source, [head], None, of_all)[0][:, 0]
             rule.check_finite()
     other = copy(runs)
-    other._kept, other._held = {}, dict(z)
+    other._kept, other._ablated = {}, dict(z)
     return other

@@ -26,7 +26,7 @@ from mechheads.metrics import (
 from mechheads.model.core import ModelCore
 from mechheads.model.parts import Stopped, moved, until_stopped
 from mechheads.prompts.tokens import Tokens
-from mechheads.runs.head_cache import HeadCache, holding, states_at, tokens_in_run
+from mechheads.runs.head_cache import HeadCache, states_at, tokens_in_run, z_hooks
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Reading:
             return run.final_at(at)
         model, ids, parts = run.need_model(), run.tokens.ids, list[Tensor]()
         head, site = self.activation.head, self.activation.site
-        held = {each: run.z[each] for each in run.held}
+        ablated = {each: run.z[each] for each in run.ablated}
         at_once = max(1, tokens_in_run(model, limits, ids.shape[1]) // ids.shape[1])
         for rows in torch.arange(len(ids), device=ids.device).split(at_once):
 
@@ -92,7 +92,7 @@ class Reading:
                 parts.append(states_at(value[:, head.head] if site == "pattern" else value[:, :, head.head], at[rows]))
                 raise Stopped
 
-            hooks = [*holding(model, held, rows), (model.hook_name(site, head.layer), stop)]
+            hooks = [*z_hooks(model, ablated, rows), (model.hook_name(site, head.layer), stop)]
             whole = partial(model.backend.run, ids[rows], hooks)
             until_stopped(head.layer, whole)
         return torch.cat(parts)

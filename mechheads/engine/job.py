@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, Held, other_side, runs_given
+from mechheads.engine.cached_runs import Ablated, AnyPrompts, CachedRuns, ablated_runs, other_side
 from mechheads.engine.evaluate import Evaluator, Reading
 from mechheads.engine.memory import Chunks
 from mechheads.engine.plan import Plan, least_in_flight, make_plan
@@ -127,7 +127,7 @@ Unit = tuple[HeadId, int]
 
 @dataclass(frozen=True, eq=False)
 class Spec:
-    """Everything that defines a sweep except the model: what ``mh.sweep`` takes; ``held`` is its ``given``."""
+    """Everything that defines a sweep except the model: what ``mh.sweep`` takes; ``ablated`` is its ``given``."""
 
     prompts: Prompts | PromptPairs
     intervention: Intervention
@@ -138,19 +138,19 @@ class Spec:
     normalize: bool = False
     seed: int = field(default_factory=lambda: current().seed)
     limits: Limits = field(default_factory=lambda: current().limits)
-    held: Held = ()
+    ablated: Ablated = ()
 
     def __post_init__(self) -> None:
         check_arguments(type(self), vars(self))
         intervention_for("intervention", self.intervention, self.prompts)
-        for head, rule in self.held:
+        for head, rule in self.ablated:
             intervention_for(f"given[{str(head)!r}]", rule, self.prompts)
 
     def check(self, model: Model) -> None:
         """Check that the model supports this request."""
         if self.limits.workers is not None:
             source_of(model)
-        sites = [site_of(rule) for rule in (self.intervention, *(rule for _, rule in self.held))]
+        sites = [site_of(rule) for rule in (self.intervention, *(rule for _, rule in self.ablated))]
         if fixed := [site for site in sites if model.backend.ignores(site)]:
             raise ValueError(
                 f"site {fixed[0]!r} of model {model.name!r} can be read but not changed: its attention ignores what a "
@@ -315,8 +315,8 @@ def make_ready(runs: CachedRuns, spec: Spec, store: Store = NO_STORE) -> Job:
     model = runs.model
     spec.check(model)
     rule = CheckedIntervention(spec.intervention)
-    held = {head for head, _ in spec.held}
-    heads = tuple(head for head in check_heads(spec.heads, model.n_layers, model.n_heads) if head not in held)
+    ablated = {head for head, _ in spec.ablated}
+    heads = tuple(head for head in check_heads(spec.heads, model.n_layers, model.n_heads) if head not in ablated)
     if not heads:
         raise ValueError("heads names only heads that given ablates already; name another, or leave heads out")
     tokens, other = runs.sides(spec.base)
@@ -325,7 +325,7 @@ def make_ready(runs: CachedRuns, spec: Spec, store: Store = NO_STORE) -> Job:
     reached = reading.reached_by(heads)
     at, read = (read_positions(spec.metric, each)[0] for each in (tokens, tokens.on_cpu))
     answers = try_metric(spec.metric, tokens, reading.width)
-    answers = frozenset() if held else answers
+    answers = frozenset() if ablated else answers
     ledger = store.open(
         model,
         {"base": tokens, "source": other},
@@ -334,12 +334,12 @@ def make_ready(runs: CachedRuns, spec: Spec, store: Store = NO_STORE) -> Job:
         heads=[str(head) for head in heads],
         positions=spec.positions,
         base=spec.base,
-        **({"given": [(str(head), rule) for head, rule in spec.held]} if held else {}),
+        **({"given": [(str(head), rule) for head, rule in spec.ablated]} if ablated else {}),
     )
     start = time.perf_counter()
-    if held:
-        runs = runs_given(runs, spec.held, spec.base, spec.limits)
-    needed = (*needs_of(spec.intervention), *(("z",) if held else ()))
+    if ablated:
+        runs = ablated_runs(runs, spec.ablated, spec.base, spec.limits)
+    needed = (*needs_of(spec.intervention), *(("z",) if ablated else ()))
     wanted = {"clean" if other is None else spec.base: ("z", *_resumed(model), *needed, *({rule.site} - {"z"}))}
     wanted |= {} if other is None else {other_side(spec.base): needed or ("z",)}
     least = least_in_flight(model, tokens, at.shape[1] * reading.width, spec.limits)
@@ -393,7 +393,7 @@ def _first_change(
         first = place.at.long().argmax(1).cpu()
     if isinstance(rule.intervention, Patch) and source is not None:
         differs = ids != source.tokens.on_cpu.ids
-        for head in base.held:
+        for head in base.ablated:
             differs = differs | (base.z[head] != source.z[head]).any(-1).cpu()
         first = first.maximum(differs.long().argmax(1))
     elif source is not None and rule.site == "z":

@@ -58,7 +58,7 @@ class Plan(Wrapped):
         bytes_read: the bytes of weights that the sweep and its cached runs read from disk.
         workers: the number of workers, each of which has a model of ``model_bytes`` and uses ``bytes`` besides it; 0 if
             this process computes.
-        held: heads that are ablated all the time.
+        ablated: heads that are ablated all the time.
         until: the head's pattern or z at which runs end; None if the metric reads logits. ``unreached``: how many of
             the heads come too late to change it, so that they do not run.
     """
@@ -86,7 +86,7 @@ class Plan(Wrapped):
     workers: int = 0
     model_bytes: int = 0
     times: float = 1.0
-    held: tuple[HeadId, ...] = ()
+    ablated: tuple[HeadId, ...] = ()
     until: str | None = None
     unreached: int = 0
 
@@ -127,7 +127,7 @@ class Plan(Wrapped):
         )
         workers = f"{self.workers} worker{'s' * (self.workers != 1)}"
         each = f" of {show_bytes(self.model_bytes)} in each of {workers}" if self.workers else ""
-        without = f", given {', '.join(map(str, self.held))}" if self.held else ""
+        without = f", given {', '.join(map(str, self.ablated))}" if self.ablated else ""
         more = f": about {self.times:.2g} times the work" if self.layout == "whole" else ""
         lines = [
             f"{self.units} units ({heads} x {places}, {prompts} of up to {self.pos} tokens){without}",
@@ -170,7 +170,7 @@ def make_plan(
     blocks = sum(reading.cost(head.layer) for head in heads) * places
     units = len(heads) * places
     extra_runs = 0 if site == "z" else places if site in KEY_SITES else 1
-    extra_runs += (1 + (source is not None)) * (1 + bool(base.held))
+    extra_runs += (1 + (source is not None)) * (1 + bool(base.ablated))
     on_disk = any(store.on_disk for store in base.stores.values())
     cached = [cache_sizes(model, run.tokens, tuple(run.stores)) for run in (base, source) if run]
     cached += [cache_sizes(model, base.tokens, ("z",))] if site != "z" else []
@@ -210,7 +210,7 @@ def make_plan(
         bytes=kept + _in_flight(model, stack * widest, keys, stack * prompts, read, limits),
         budget=budget,
         on_disk=on_disk,
-        held=base.held,
+        ablated=base.ablated,
         groups=None if packing is None else packing.groups,
         joined=joined,
         weights_on_disk=sum(_above(model)[:1]),

@@ -55,7 +55,7 @@ def prove_wave(
     claims = [claim_of(job, run, units[unit], prompt, entry, finals[entry][unit, prompt])]
     beside = job.base.claims_of(prompt, claims[0].at if claims[0].reads is None else None)
     beside += [] if job.source is None else job.source.claims_of(prompt)
-    patched = isinstance(job.intervention, Patch) and isinstance(units[unit], tuple) and not job.base.held
+    patched = isinstance(job.intervention, Patch) and isinstance(units[unit], tuple) and not job.base.ablated
     if job.source is not None and patched:
         claims.append(_of_site(job.source, job.site, units[unit][0], prompt))
     if not proofs.prove(claims, beside):
@@ -77,12 +77,12 @@ def claim_of(job: Job, run: Provable, unit: Any, prompt: int, entry: int, states
         )
         found = found[:, :n] if activation.site == "pattern" else found
         unchanged = unchanged[:, :n] if activation.site == "pattern" else unchanged
-    held = [edit(job.model, "z", head, job.base.z[head][prompt, :n]) for head in job.base.held]
+    ablations = [edit(job.model, "z", head, job.base.z[head][prompt, :n]) for head in job.base.ablated]
     ids = tuple(job.tokens.on_cpu.ids[prompt, :n].tolist())
     named = str(unit[0]) if isinstance(unit, tuple) else f"{len(unit)} heads"
     what = f"what the engine gives for prompt {prompt} with {named} changed"
     places = tuple(at[prompt][mask[prompt]].tolist())
-    return Claim(what, ids, places, found, [*held, *edits], reads, unchanged)
+    return Claim(what, ids, places, found, [*ablations, *edits], reads, unchanged)
 
 
 def _of_site(run: HeadCache, site: str, head: HeadId, prompt: int) -> Claim:
@@ -126,10 +126,10 @@ def edits_of_path(
     Receivers are ``group``, None for the logits; ``sender`` are the hooks that change the sender."""
     model, n = job.model, int(job.tokens.on_cpu.lengths[prompt])
     ids = job.tokens.ids[prompt : prompt + 1, :n]
-    held = [edit(job.model, "z", head, job.base.z[head][prompt, :n]) for head in job.base.held]
+    ablations = [edit(job.model, "z", head, job.base.z[head][prompt, :n]) for head in job.base.ablated]
     sites = ("z", "mlp_out") if mlps == "frozen" else ("z",)
     names = [model.hook_name(site, layer) for layer in range(model.n_layers) for site in sites]
-    base = _recorded(job, ids, held, names)
+    base = _recorded(job, ids, ablations, names)
     frozen = [(name, partial(_give, new=value)) for name, value in base.items()]
     if group is None:
         return [*frozen, *sender]
@@ -152,7 +152,7 @@ def edits_of_path(
         grouped = grouped and (job.reading.activation is None or job.reading.activation.head != node)
         if isinstance(node, HeadId) and grouped:
             name = model.hook_name("z", node.layer)
-            z = _recorded(job, ids, [*held, *edits, *own], [name])[name]
+            z = _recorded(job, ids, [*ablations, *edits, *own], [name])[name]
             own = [edit(model, "z", node, z[0, :, node.head])]
         edits += own
     return edits

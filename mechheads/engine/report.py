@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.engine.cached_runs import Held
+from mechheads.engine.cached_runs import Ablated
 from mechheads.engine.job import Job
 from mechheads.interventions.basic import Intervention
 from mechheads.messages.notices import warn
@@ -45,7 +45,7 @@ def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], meta
     spec, metric = job.spec, MetricInfo.of(job.spec.metric)
     positions = spec.positions if isinstance(spec.positions, str) else list(spec.positions)
     units = "all" if spec.heads is None else [str(head) for head in job.heads]
-    base, given = job.evaluator.base_value.cpu().numpy(), describe_given(spec.held)
+    base, given = job.evaluator.base_value.cpu().numpy(), describe_given(spec.ablated)
     bounds = metric.bounds_of_changes(job.evaluator.distance() if spec.normalize else 1.0) if metadata.exact else None
     only_0_and_1 = np.isin(base, (0, 1)).all() and np.isin(values[np.isfinite(values)], (-1, 0, 1)).all()
     if metric.bounds == (None, None) and not metric.share and only_0_and_1:
@@ -80,9 +80,9 @@ def describe_intervention(intervention: Intervention) -> str:
     return name_of(intervention) if hasattr(intervention, "__name__") else repr(intervention)
 
 
-def describe_given(held: Held) -> dict[str, dict[str, str]]:
+def describe_given(ablated: Ablated) -> dict[str, dict[str, str]]:
     """The heads that are ablated all the time, and how, as the provenance stores them; nothing if there are none."""
-    return {"given": {str(head): describe_intervention(rule) for head, rule in held}} if held else {}
+    return {"given": {str(head): describe_intervention(rule) for head, rule in ablated}} if ablated else {}
 
 
 _MUCH_MORE_LIKELY = 10.0

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, Given, held_by
+from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, Given, ablated_heads
 from mechheads.engine.job import Job, Positions, Spec, Unit, by_place, make_ready, resolve
 from mechheads.engine.memory import UNSEEN, Cost
 from mechheads.engine.plan import VALUE_BYTES, Plan, bytes_read_by_waves, flops_of_a_pass, with_workers
@@ -84,8 +84,8 @@ def sweep(
     True
     """
     runs = resolve(model, prompts)
-    rule, held = as_intervention(intervention), held_by(given, runs.model)
-    spec = Spec(runs.prompts, rule, as_metric(metric), heads, positions, base, normalize, held=held)
+    rule, ablated = as_intervention(intervention), ablated_heads(given, runs.model)
+    spec = Spec(runs.prompts, rule, as_metric(metric), heads, positions, base, normalize, ablated=ablated)
     return run_spec(runs, spec, Metadata(f"{name_of(rule)}, {name_of(spec.metric)}", "sweep"))
 
 
@@ -139,8 +139,8 @@ def plan(
     """
     runs, limits = resolve(model, prompts), current().limits
     model, rule = runs.model, as_intervention(intervention)
-    held = held_by(given, model)
-    spec = Spec(runs.prompts, rule, as_metric(metric), heads, positions, base, limits=limits, held=held)
+    ablated = ablated_heads(given, model)
+    spec = Spec(runs.prompts, rule, as_metric(metric), heads, positions, base, limits=limits, ablated=ablated)
     spec.check(model)  # not counted: what a model takes is tried once for all sweeps
     with Cost() as cost:
         # workers run the prompts of a job again

@@ -95,7 +95,7 @@ class _Fold:
 
 class Wave:
     """Runs changed copies of some prompts of a cached run through the layers, to what ``reading`` reads.
-    The run kept ``resid_pre``, ``keys`` and ``values``, and z if heads are held in it; ``old``: what is read of it."""
+    It has cached ``resid_pre``, ``keys`` and ``values``, and z if heads are ablated; ``old``: what is read of it."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Wave:
         self._ready: dict[tuple[int, int, bool], Blocks] = {}
         self._masks: dict[tuple[int, int, bool], Tensor] = {}
         self._old = states_at(base.final[rows], window.read_positions) if old is None else old
-        self._held = [(head, self.take(base.z[head])) for head in base.held]
+        self._ablated = [(head, self.take(base.z[head])) for head in base.ablated]
 
     def run(self, copies: Sequence[Copy]) -> Float[Tensor, "copy prompt position d"]:
         """What is read of each copy, at the positions that are read: its final states, or a head's pattern or z."""
@@ -315,9 +315,9 @@ class Wave:
         return self.window.past(k), self.window.past(v)
 
     def _hooks(self, layer: int, edits: list[tuple[int, Edit]], fold: _Fold, read: bool = False) -> list[Hook]:
-        """Hooks that put the new values into the copies, and keep the z of held heads in all of them."""
+        """Hooks that put the new values into the copies, and keep the z of ablated heads in all of them."""
         changes = [(self._change(layer, edit), fold.region(i, edit)) for i, edit in edits]
-        for head, z in self._held:
+        for head, z in self._ablated:
             if head.layer == layer:
                 every = (self._read(z) if read else z).repeat(fold.groups, fold.per_row, 1)
                 changes.append((HeadChange(layer, head.head, "z", lambda _, every=every: every), EVERYWHERE))

@@ -283,7 +283,7 @@ class UnitRuns:
             return None
         if self._kept is None or self._kept[0] != key:
             self._kept, at = None, None if key is None else job.places[key].at
-            layers = sorted({head.layer for head in (*job.measured, *job.base.held)})
+            layers = sorted({head.layer for head in (*job.measured, *job.base.ablated)})
             rule = CheckedIntervention(job.intervention)
             self._kept = key, all_new_z(job.model, job.base, job.source, rule, at, layers, job.plan.rows)
         return self._kept[1]
@@ -325,7 +325,7 @@ def _packed(
     for head, values, index in changes:
         z = values[rows, :, index]
         shared = shared_start(z[:, :shared], _rounding(job.base.z[head][rows, :shared]))
-    for head in job.base.held:
+    for head in job.base.ablated:
         shared = shared_start(job.base.z[head][rows, :shared])
     return Packed.of(first, shared, job.at_on_cpu[some], rows.device)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from mechheads.engine.cached_runs import AnyPrompts, Given, held_by
+from mechheads.engine.cached_runs import AnyPrompts, Given, ablated_heads
 from mechheads.engine.job import Job, Positions, Spec, resolve
 from mechheads.engine.report import Metadata
 from mechheads.engine.sweep import run_spec
@@ -70,8 +70,8 @@ def activation_patch(
     """
     inputs = resolve(model, pairs, "pairs")
     check_pairs(inputs.prompts, "activation patching")
-    base, held = base_of(direction), held_by(given, inputs.model)
-    spec = Spec(inputs.prompts, Patch(site), as_metric(metric), heads, positions, base, normalize, held=held)
+    base, ablated = base_of(direction), ablated_heads(given, inputs.model)
+    spec = Spec(inputs.prompts, Patch(site), as_metric(metric), heads, positions, base, normalize, ablated=ablated)
     metadata = Metadata(f"activation patching of {site}, {direction}", "activation_patch")
     return run_spec(inputs, spec, metadata)
 
@@ -106,7 +106,7 @@ def ablate(
     """
     inputs = resolve(model, prompts)
     rule = as_intervention(intervention)
-    held = held_by(given, inputs.model)
-    spec = Spec(inputs.prompts, rule, as_metric(metric), heads, positions, held=held)
+    ablated = ablated_heads(given, inputs.model)
+    spec = Spec(inputs.prompts, rule, as_metric(metric), heads, positions, ablated=ablated)
     name = intervention if isinstance(intervention, str) else name_of(rule)
     return run_spec(inputs, spec, Metadata(f"{name} ablation", "ablate"))

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, Given, held_by
+from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, Given, ablated_heads
 from mechheads.engine.head_sets import SetRuns, head_set, set_bar
 from mechheads.engine.job import Job, Spec, resolve
 from mechheads.engine.report import describe_given, describe_intervention
@@ -119,12 +119,12 @@ def patch_sets(
         raise ValueError(
             "sets is empty; give at least one set" if not parsed else f"sets[{parsed.index(())}] is empty; name a head"
         )
-    heads, held = sorted(set().union(*parsed)), held_by(given, model)
-    if both := {head for head, _ in held} & set(heads):
+    heads, ablated = sorted(set().union(*parsed)), ablated_heads(given, model)
+    if both := {head for head, _ in ablated} & set(heads):
         raise ValueError(f"sets has {min(both)} in it, which given ablates already; leave it out of one of them")
     base = patched if on_pairs else "clean"
     limits = current().limits
-    spec = Spec(inputs.prompts, rule, as_metric(metric), heads, "all", base, normalize, seed, limits, held=held)
+    spec = Spec(inputs.prompts, rule, as_metric(metric), heads, "all", base, normalize, seed, limits, ablated=ablated)
     runs, info = SetRuns(inputs, spec), MetricInfo.of(spec.metric)
     scale = runs.job.evaluator.distance() if normalize else 1.0
     values = np.full((len(parsed), len(runs.base_value)), np.nan)
@@ -152,7 +152,7 @@ def patch_sets(
         "q_value": q_values(p),
         "p_family": family,
     }
-    metadata = describe_given(held)
+    metadata = describe_given(ablated)
     return SetScores(
         parsed,
         changes,

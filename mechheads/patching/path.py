@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.cached_runs import CachedRuns, Given, held_by
+from mechheads.engine.cached_runs import CachedRuns, Given, ablated_heads
 from mechheads.engine.dispatch import Batch, Values
 from mechheads.engine.evaluate import Reading
 from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver
@@ -93,8 +93,8 @@ def path_patch(
             "for one receiver at a time"
         )
     groups = [tuple(receiver for receiver in parsed if receiver is not None) or None]
-    base, held = base_of(direction), held_by(given, inputs.model)
-    spec = Spec(inputs.prompts, Patch(), as_metric(metric), senders, base=base, held=held)
+    base, ablated = base_of(direction), ablated_heads(given, inputs.model)
+    spec = Spec(inputs.prompts, Patch(), as_metric(metric), senders, base=base, ablated=ablated)
     job, values, more = _measured(inputs, spec, groups, mlps)
     metadata = Metadata(f"path patching to {', '.join(names)}, {direction}", "path_patch", more=more, units="senders")
     return report(job, values[..., 0, :], metadata)
@@ -124,8 +124,8 @@ def path_matrix(
     """
     inputs, names = resolve(model, pairs, "pairs"), _names(receivers)
     groups = [None if receiver is None else (receiver,) for receiver in parse_receivers(names, inputs.model)]
-    base, held = base_of(direction), held_by(given, inputs.model)
-    spec = Spec(inputs.prompts, Patch(), as_metric(metric), senders, base=base, held=held)
+    base, ablated = base_of(direction), ablated_heads(given, inputs.model)
+    spec = Spec(inputs.prompts, Patch(), as_metric(metric), senders, base=base, ablated=ablated)
     job, values, more = _measured(inputs, spec, groups, mlps)
     name, extra = f"paths from heads to receivers, {direction}", {"receiver": names}
     return report(job, values, Metadata(name, "path_matrix", extra=extra, more=more, units="senders"))
@@ -270,7 +270,7 @@ def _meant(name: object) -> str:
 
 def _check_receivers(groups: Sequence[Group], spec: Spec, model: Model) -> None:
     """Check that a path from a sender to every receiver exists, and can change what the metric reads."""
-    reading, ablated = Reading.of(spec.metric, model, 1), {head for head, _ in spec.held}
+    reading, ablated = Reading.of(spec.metric, model, 1), {head for head, _ in spec.ablated}
     first = min(head.layer for head in check_heads(spec.heads, model.n_layers, model.n_heads))
     receivers = [receiver for group in groups for receiver in group or (None,)]
     for receiver in filter(None, receivers):

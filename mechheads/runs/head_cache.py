@@ -77,7 +77,7 @@ class HeadCache(Wrapped):
         q, k, v: before rotation [prompt, layer, head, pos, d_head], if ``sites`` includes them.
         logits: [prompt, pos, d_vocab], computed from ``final`` [prompt, pos, d_model].
         tokens: the prompts as tokenised for the run.
-        held: heads whose z was given to the run, and stays the same in runs that are resumed from it.
+        ablated: heads whose z was replaced in the run; it stays the same in runs that are resumed from it.
 
     Made by ``model.cache(prompts)``.
 
@@ -100,7 +100,7 @@ class HeadCache(Wrapped):
         self.tokens, self.stores, self.final = tokens, stores, final
         self.n_heads, self._n_kv_heads = heads
         self.n_layers = next(iter(stores.values())).n_layers
-        self.held: tuple[HeadId, ...] = ()
+        self.ablated: tuple[HeadId, ...] = ()
         self._gives_copies = False
         self._serial = next(_SERIALS)
         self._mark = None if model.backend.on_disk else versions_now(model.backend)
@@ -119,15 +119,14 @@ class HeadCache(Wrapped):
         *,
         sites: Sequence[str] = ("z", "pattern"),
         limits: Limits | None = None,
-        held: Mapping[HeadId, Float[Tensor, "prompt pos d_head"]] | None = None,
         on_disk: bool | None = None,
     ) -> HeadCache:
-        """Run the prompts and keep every head's activations; ``held``: a z that replaces a head's own.
-        ``on_disk``: whether activations are kept on disk; by default, if they are larger than the memory."""
+        """Run the prompts and cache every head's activations.
+        ``on_disk``: whether activations are stored on disk; by default, if they are larger than the memory."""
         limits = current().limits if limits is None else limits
         sites = check_sites(sites)
         tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
-        (run,) = cls.together(model, [(tokens, sites)], limits=limits, held=held, on_disk=on_disk)
+        (run,) = cls.together(model, [(tokens, sites)], limits=limits, on_disk=on_disk)
         run.claim()
         return run
 
@@ -138,11 +137,11 @@ class HeadCache(Wrapped):
         sides: Sequence[tuple[Tokens, Sequence[str]]],
         *,
         limits: Limits,
-        held: Mapping[HeadId, Float[Tensor, "prompt pos d_head"]] | None = None,
+        ablated: Mapping[HeadId, Float[Tensor, "prompt pos d_head"]] | None = None,
         on_disk: bool | None = None,
     ) -> list[HeadCache]:
-        """Runs of several lists of prompts as wide as each other, which share passes, each with the sites it keeps.
-        ``held``: a z that replaces a head's own, if there is one list."""
+        """Runs of several lists of equally wide prompts, which share passes, and the sites to cache of each.
+        ``ablated``: a z that replaces a head's own, if there is one list."""
         if on_disk is None:
             each = (cache_sizes(model, tokens, sites).values() for tokens, sites in sides)
             on_disk = sum(map(sum, each)) > limits.memory
@@ -155,7 +154,7 @@ class HeadCache(Wrapped):
         finals = []
         for start in Bar(starts, desc="caching heads", disable=len(starts) == 1, leave=False):
             rows = slice(start, start + step)
-            hooks, keeping = holding(model, held or {}, rows), list[tuple[slice, Mapping[str, LayerStore]]]()
+            hooks, keeping = z_hooks(model, ablated or {}, rows), list[tuple[slice, Mapping[str, LayerStore]]]()
             for begin, (mask, kept) in zip(begins, owners, strict=False):
                 first, last = max(start, begin), min(start + step, begin + len(mask))
                 if first < last:
@@ -172,13 +171,13 @@ class HeadCache(Wrapped):
         runs = []
         for (tokens, _), kept, final in zip(sides, stores, every, strict=True):
             runs.append(cls(model, tokens, kept, final, (model.n_heads, model.n_kv_heads)))
-            runs[-1].held = tuple(held or ())
+            runs[-1].ablated = tuple(ablated or ())
         return runs
 
     def claim(self, at: Int[Tensor, "prompt position"] | None = None) -> None:
         """Claim that the run is the model's own forward pass, which the analysis proves for two of its prompts.
         That is ``at`` these positions, by default the last of each prompt and one that is drawn."""
-        if self.held:
+        if self.ablated:
             return
         here, proofs = self.tokens.on_cpu, self.need_model().backend.proofs
         for i, ids, wanted in at_the_ends(here.ids, here.lengths, None if at is None else at.tolist()):
@@ -187,7 +186,7 @@ class HeadCache(Wrapped):
 
     def claims_of(self, prompt: int, at: Sequence[int] | None = None) -> list[Claim]:
         """The claim of one prompt at these positions or ``claim``'s, to stand for others of its length."""
-        if self.held:
+        if self.ablated:
             return []
         ids = tuple(self.tokens.on_cpu.ids[prompt, : int(self.tokens.on_cpu.lengths[prompt])].tolist())
         return [self._claim(prompt, ids, tuple(sorted(last_and_drawn(ids) if at is None else at)))]
@@ -307,15 +306,15 @@ class _KeepKeys:
         return k, v
 
 
-def holding(
-    model: ModelCore, held: Mapping[HeadId, Float[Tensor, "prompt pos d_head"]], rows: slice | Int[Tensor, " row"]
+def z_hooks(
+    model: ModelCore, new: Mapping[HeadId, Float[Tensor, "prompt pos d_head"]], rows: slice | Int[Tensor, " row"]
 ) -> list[Hook]:
-    """Hooks that give heads a z in a run of some prompts."""
-    return [(model.hook_name("z", head.layer), partial(_hold, head=head.head, z=z[rows])) for head, z in held.items()]
+    """Hooks that give heads a new z in a run of some prompts."""
+    return [(model.hook_name("z", head.layer), partial(_put_z, head=head.head, z=z[rows])) for head, z in new.items()]
 
 
-def _hold(value: Tensor, hook: Any, head: int, z: Tensor) -> Tensor:
-    """Replaces the z of a head."""
+def _put_z(value: Tensor, hook: Any, head: int, z: Tensor) -> Tensor:
+    """Replace the z of a head."""
     value = value.clone()
     value[:, :, head] = z.to(value.dtype)
     return value

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from mechheads.engine.cached_runs import Given, Held, held_by
+from mechheads.engine.cached_runs import Ablated, Given, ablated_heads
 from mechheads.engine.report import describe_intervention
 from mechheads.generation.generate import changes_of
 from mechheads.heads import HeadId
@@ -89,9 +89,9 @@ def ablation_metadata(intervention: Intervention) -> dict[str, Any]:
     }
 
 
-def held_heads(given: Given | None, model: Model) -> Held:
+def held_heads(given: Given | None, model: Model) -> Ablated:
     """The heads that ``given=`` of ``mh.ships`` names, and how each is ablated."""
-    return tuple((head, ablation_of(rule, f"given[{str(head)!r}]")) for head, rule in held_by(given, model))
+    return tuple((head, ablation_of(rule, f"given[{str(head)!r}]")) for head, rule in ablated_heads(given, model))
 
 
 def joint_changes(

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.cached_runs import CachedRuns, Given, Held
+from mechheads.engine.cached_runs import Ablated, CachedRuns, Given
 from mechheads.engine.dispatch import Values
 from mechheads.engine.job import Job, Spec, Unit, make_ready
 from mechheads.engine.report import describe_given
@@ -93,7 +93,7 @@ class SafetyJob:
     intervention: Intervention
     heads: Heads | None = None
     look_alikes: Side | None = None
-    held: Held = ()
+    held: Ablated = ()
     kind: ShipsKind = _KL
     runs: CachedRuns | None = None
 
@@ -146,7 +146,7 @@ def measure(job: SafetyJob) -> Measured:
 def ready(job: SafetyJob, store: Store) -> Job:
     """The sweep of a job's heads after its requests."""
     runs = CachedRuns(job.model, job.requests.prompts) if job.runs is None else job.runs
-    spec = Spec(runs.prompts, job.intervention, kl_divergence, job.named, seed=current().seed, held=job.held)
+    spec = Spec(runs.prompts, job.intervention, kl_divergence, job.named, seed=current().seed, ablated=job.held)
     return make_ready(runs, spec, store)
 
 
