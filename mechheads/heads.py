@@ -14,7 +14,7 @@ _PATTERN = re.compile(r"[Ll](\d+)[Hh](\d+)")
 
 
 class WrongHead(ValueError):
-    """What names no head, or none of a model; an analysis adds its own name and the argument."""
+    """A head that cannot be read or that the model does not have; an analysis adds its name and the argument."""
 
     def __init__(self, message: str, head: object = None) -> None:
         super().__init__(message)
@@ -62,7 +62,7 @@ HeadLike = HeadId | str | tuple[int, int]
 
 
 @runtime_checkable
-class OfHeads(Protocol):  # a result: HeadScores name their first heads, a group or a test its own
+class OfHeads(Protocol):  # a result: the first heads of HeadScores, or the heads of a group or a test
     @property
     def heads(self) -> Any: ...
 
@@ -87,13 +87,13 @@ def check_heads(heads: Heads | None, n_layers: int, n_heads: int) -> tuple[HeadI
 
 
 def heads_as_given(heads: Heads | None, n_layers: int, n_heads: int) -> tuple[HeadId, ...]:
-    """The same heads as ``check_heads`` gives, in the order in which they are named."""
+    """The heads that ``check_heads`` returns, in the order in which they are named."""
     if heads is None:
         return tuple(HeadId(layer, head) for layer in range(n_layers) for head in range(n_heads))
-    named: Any = getattr(heads, "heads", heads)
-    given: Any = named() if callable(named) else named
-    one = isinstance(given, (str, HeadId)) or _is_pair(given) or not isinstance(given, Iterable)
-    each: Any = [given] if one else given
+    attribute: Any = getattr(heads, "heads", heads)
+    named: Any = attribute() if callable(attribute) else attribute
+    one = isinstance(named, (str, HeadId)) or _is_pair(named) or not isinstance(named, Iterable)
+    each: Any = [named] if one else named
     parsed = tuple(dict.fromkeys(check_head(head, n_layers, n_heads) for head in each))
     if not parsed:
         raise ValueError("heads is empty; name at least one head, or leave it out to use every head")
@@ -103,10 +103,10 @@ def heads_as_given(heads: Heads | None, n_layers: int, n_heads: int) -> tuple[He
 def named_heads(
     heads: Heads | None, n_layers: int, n_heads: int
 ) -> tuple[Bool[np.ndarray, "layer head"], tuple[HeadId, ...] | Literal["all"]]:
-    """Which heads of a model are named, and what a provenance says of them: ``"all"`` if heads are left out."""
-    named, found = np.zeros((n_layers, n_heads), dtype=bool), check_heads(heads, n_layers, n_heads)
-    named[tuple(zip(*((head.layer, head.head) for head in found), strict=True))] = True
-    return named, "all" if heads is None else found
+    """A mask of the named heads, and their entry in the provenance: ``"all"`` if heads are left out."""
+    mask, selected = np.zeros((n_layers, n_heads), dtype=bool), check_heads(heads, n_layers, n_heads)
+    mask[tuple(zip(*((head.layer, head.head) for head in selected), strict=True))] = True
+    return mask, "all" if heads is None else selected
 
 
 def _is_pair(head: object) -> bool:
@@ -122,8 +122,8 @@ def kv_head(head: int, n_heads: int, n_kv_heads: int) -> int:
 def matched_heads(
     heads: Sequence[HeadId], excluded: Collection[HeadId], n_layers: int, n_heads: int, seed: Sequence[int]
 ) -> tuple[HeadId, ...]:
-    """Random heads for comparison, one for each given head: from its layer, or from the nearest layer with heads left.
-    ``excluded`` must not be drawn, and includes the given ones.
+    """Random heads for comparison, one for each of ``heads``: from its layer, or from the nearest with heads left.
+    The ``excluded`` heads, which include ``heads``, are not drawn.
     """
     free = [head for head in check_heads(None, n_layers, n_heads) if head not in set(excluded)]
     if len(free) < len(heads):
@@ -142,7 +142,7 @@ def matched_heads(
 def random_sets(
     heads: Sequence[HeadId], excluded: Collection[HeadId], n_layers: int, n_heads: int, *, draws: int, seed: int
 ) -> dict[str, tuple[HeadId, ...]]:
-    """Several draws of ``matched_heads``, by the names "random 1", "random 2" and so on."""
+    """Several draws of ``matched_heads``, named "random 1", "random 2" and so on."""
     return {f"random {i + 1}": matched_heads(heads, excluded, n_layers, n_heads, [seed, i]) for i in range(draws)}
 
 

@@ -1,6 +1,6 @@
 """``settings``: how analyses run; ``Limits``: how much memory they may use, and how their work is split.
 
-``show_bytes`` and ``show_seconds`` say sizes and times for people.
+``show_bytes`` and ``show_seconds`` write sizes and times for people.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def check_ray() -> None:
 
 
 Budget = int | str | Limits | None
-"""The type of ``budget`` arguments: bytes, a text such as "2 GB", ``Limits``, or None for what the settings say."""
+"""The type of ``budget`` arguments: bytes, a text such as "2 GB", ``Limits``, or None to use the settings."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def current() -> Settings:
 
 
 class settings(ContextDecorator):
-    """How analyses run: their memory, their progress bars, their workers, where they keep what is done, their seed.
+    """How analyses run: their memory, progress bars, workers, stored progress and seed.
 
     Settings hold in a ``with`` block. Every analysis takes ``budget``, ``progress``, ``workers``, ``store`` and
     ``seed`` itself too, for one call: ``mh.safety_heads(model, seed=1)``. Around another function, they hold for its
@@ -152,9 +152,9 @@ class settings(ContextDecorator):
         progress: whether progress bars are shown (at first they are).
         workers: what computes: a number of workers on this machine, such as 2, the address of a Ray cluster, or
             ``mh.scale.Ray``; 0 for this process, as at first. Analyses that workers cannot compute run in this process.
-        store: a file that keeps finished units of sweeps, and how far fits of gates and profiles are. The same call
-            resumes interrupted or killed work and gives the same bits. If anything that affects the numbers has
-            changed, such as a line of the metric's code or the model's weights, the work starts again and is kept
+        store: a file that keeps finished units of sweeps and the progress of fits of gates and of profiles. The same
+            call resumes interrupted or killed work and gives the same bits. If anything that affects the numbers has
+            changed, such as a line of the metric's code or the model's weights, the work starts again and is stored
             separately in the same file.
         seed: for everything that is drawn: random heads, sign flips of p values, bootstraps, samples (at first 0).
         date: the date that a chat template gets if it reads the date of today, as text such as "2026-02-28" or a
@@ -166,8 +166,8 @@ class settings(ContextDecorator):
             for example ``"cpu"`` or ``"cuda:1"`` (at first a GPU if there is one).
 
     Raises:
-        ValueError: if the budget is less than one byte, not finite, or cannot be read; workers are not workers; the
-            seed is not a whole number; the date is no date; or the options of a template have no names.
+        ValueError: if the budget is less than one byte, not finite, or cannot be read; if workers are nothing that can
+            compute, the seed is not a whole number, the date is not a date, or the template options are no dict.
         ImportError: if ray, which runs workers, is not installed.
 
     >>> with mh.settings(progress=False, budget="2 GB", seed=1):

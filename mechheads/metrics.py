@@ -1,4 +1,4 @@
-"""Metrics: one number per prompt, computed from the logits at the positions that the metric reads; and the package's.
+"""Metrics: one number per prompt, computed from the logits at the positions that the metric reads.
 
 A metric is a function ``(logits, context) -> value per prompt`` with logits
 [prompt, position, d_vocab]. It reads the last token of each prompt unless ``@metric`` declares otherwise. It may read
@@ -138,7 +138,7 @@ class MetricInfo:
         return None if self.activation is None else Activation.parse(self.activation)
 
     def bounds_of_changes(self, scale: float = 1.0) -> tuple[float, float, bool]:
-        """Between what a change of the metric lies, divided by ``scale``, and whether it is of a share."""
+        """The bounds of a change of the metric divided by ``scale``, and whether it is the change of a share."""
         low, high = (0.0, 1.0) if self.share else self.bounds
         most = inf if low is None or high is None else high - low
         low, high = sorted(each / scale for each in (0.0 if self.null is None else -most, most))
@@ -273,7 +273,7 @@ class _Watched(MetricContext):
 
 
 def try_metric(metric: Metric, tokens: Tokens, width: int) -> frozenset[str]:
-    """Which of ``answer`` and ``wrong`` a metric uses, before any model is run: called with ``width`` logits of zero at
+    """Which of ``answer`` and ``wrong`` a metric uses, before any model runs: called with ``width`` logits of zero at
     each position of two prompts, or with equal attention to every token so far of all prompts.
     """
     read = MetricInfo.of(metric).read

@@ -51,7 +51,7 @@ class Context:
         the order are, in every process. All heads get the same numbers; give each another seed for others.
 
         Raises:
-            ValueError: in text, which is written token by token.
+            ValueError: in generated text, which is written token by token.
 
         >>> noisy = lambda z, context: z + 0.1 * context.noise(seed=1).to(z)
         >>> effect = mh.sweep(model, ["The capital of France is"], intervention=noisy, heads="L23H4")
@@ -75,7 +75,7 @@ class Intervention(Protocol):
 
 @runtime_checkable
 class PatternOfTokens(Protocol):
-    """An intervention on the pattern that reads nothing but the tokens, so that it holds in text that is written."""
+    """An intervention on the pattern that reads nothing but the tokens, so that it also works in generated text."""
 
     def weights(self, tokens: Sequence[str], /) -> Float[Tensor, "pos pos"]: ...
 
@@ -128,7 +128,7 @@ def mean_of_tokens(
 
 @dataclass(frozen=True, eq=False)
 class MeanOf:
-    """z becomes its mean over all real tokens of a given run, such as ``model.cache(texts)``.
+    """z becomes its mean over all real tokens of another run, such as ``model.cache(texts)``.
 
     Unlike ``Mean``, it gives a prompt the same z whatever the other prompts are.
     """
@@ -223,7 +223,7 @@ InterventionLike = Intervention | InterventionName
 
 
 def as_intervention(intervention: InterventionLike, name: str = "intervention") -> Intervention:
-    """An intervention, or the one of that name, as in every function; ``name`` is the argument's, for messages."""
+    """The intervention itself, or the one with this name; ``name`` is the name of the argument, for messages."""
     if isinstance(intervention, str):
         check_known(name, intervention, InterventionName)
         named: dict[str, Intervention] = {

@@ -1,7 +1,7 @@
-"""The new z of heads under an intervention, whichever activation the intervention replaces, and hooks that give it.
+"""The new z of heads under an intervention, whichever activation the intervention replaces, and hooks that put it in.
 
-Heads are computed layer by layer, and what an intervention gave is checked once for all: on a GPU, every call that
-computes something takes time to start, and every check waits for the device.
+Heads are computed layer by layer, and what an intervention returns is checked once for all heads: on a GPU, every call
+that computes something takes time to start, and every check waits for the device.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mechheads.runs.head_tensor import LayerStore
 @dataclass(frozen=True)
 class HeadChange:
     """Replaces one activation of a head, a key/value head, or of all (None), row by row and position by position.
-    In text that is written, ``function`` is called for one token at a time after the prompt."""
+    In generated text, ``function`` is called for one token at a time after the prompt."""
 
     layer: int
     head: int | None
@@ -159,14 +159,14 @@ def _of_heads(values: Shaped[Tensor, "prompt stored *rest"], heads: list[int]) -
 
 def first_change(differs: Sequence[Bool[Tensor, "prompt pos"]], rule: CheckedIntervention) -> Int[Tensor, " prompt"]:
     """The first position where one of several changes differs from the old values; the row's width if none does.
-    It is on the CPU, which waits once, also for what ``rule`` has given."""
+    It is copied to the CPU together with the checks of ``rule``, so that a GPU is waited for once."""
     differing = torch.stack(list(differs)).any(0)
     every = rule.check_finite(differing.flatten()).view(differing.shape)
     return torch.where(every.any(1), every.long().argmax(1), every.shape[1])
 
 
 class CheckedIntervention:
-    """Calls an intervention and checks what it gives: its shape at once, but whether it is finite only once for many
+    """Calls an intervention and checks what it returns: its shape at once, but whether it is finite only once for many
     heads, because a GPU waits for each check."""
 
     def __init__(self, intervention: Intervention) -> None:
@@ -200,7 +200,7 @@ class CheckedIntervention:
         return stacked
 
     def check_finite(self, *more: Bool[Tensor, " number"]) -> Bool[Tensor, " number"]:
-        """Check that what was given since the last check is finite; returns ``more``, which come to the CPU with it."""
+        """Check that all values since the last check are finite; returns ``more``, copied to the CPU with them."""
         heads, seen = [head for some, _ in self._seen for head in some], [*(finite for _, finite in self._seen), *more]
         checked, self._seen = torch.cat(seen).cpu() if seen else torch.ones(0, dtype=torch.bool), []
         for head, finite in zip(heads, checked.tolist(), strict=False):

@@ -1,4 +1,4 @@
-"""Files: ``mechheads.io.rows`` for tables, what reads text, JSON and cells, and what writes."""
+"""Files: ``mechheads.io.rows`` reads tables; the modules read text, JSON and cells, and write files."""
 
 from mechheads.io.rows import rows
 

@@ -1,4 +1,4 @@
-"""The rows of a table in a file, and the columns that are taken from them: what is read is said, never guessed."""
+"""The rows of a table in a file, and the columns that are read from them, which users name: none is guessed."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def rows(file: str | Path) -> list[dict[str, Any]]:
         raise ValueError(f"there is no file {str(file)!r}")
     match file.suffix.lower():
         case ".csv" | ".tsv":
-            found = _separated(read_text(file), file)
+            records = _separated(read_text(file), file)
         case ".json" | ".jsonl":
-            found = _of_json(read_text(file), file)
+            records = _of_json(read_text(file), file)
         case ".parquet":
             import pandas as pd
 
@@ -57,16 +57,16 @@ def rows(file: str | Path) -> list[dict[str, Any]]:
                 table = pd.read_parquet(file, dtype_backend="pyarrow").to_dict("records")
             except ValueError as error:
                 raise ValueError(f"{file} is not a Parquet file: {error}") from error
-            found = [{str(name): None if cell is pd.NA else cell for name, cell in row.items()} for row in table]
+            records = [{str(name): None if cell is pd.NA else cell for name, cell in row.items()} for row in table]
         case _:
             raise ValueError(f"{file} is read by the end of its name, which must be one of {', '.join(KINDS)}")
-    if not found:
+    if not records:
         raise ValueError(f"{file} has no rows")
-    return found
+    return records
 
 
 def columns_called(file: str | Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Any]:
-    """The arguments by which columns of their own names are taken, if the optional ones are there: for commands."""
+    """Arguments for columns with the arguments' own names, the optional ones if the file has them: for commands."""
     there = Table.of(file).first if os.path.isfile(Path(file).expanduser()) else ()
     return {name: name for name in (*needed, *(name for name in optional if name in there))}
 
@@ -75,7 +75,7 @@ def _separated(text: str, file: Path) -> list[dict[str, Any]]:
     tab = file.suffix.lower() == ".tsv"
     table = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter="\t" if tab else ",")
     try:
-        found = list(table)
+        records = list(table)
     except csv.Error as error:
         raise ValueError(
             f"{file}, line {table.reader.line_num}: a cell that begins with a quote must end with one, and have every "
@@ -84,34 +84,34 @@ def _separated(text: str, file: Path) -> list[dict[str, Any]]:
     names = list(table.fieldnames or ())
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"{file}, line 1: more than one column is called {twice[0]!r}; rename one")
-    for number, row in enumerate(found, 1):
+    for number, row in enumerate(records, 1):
         if None in row:
             what = "a tab" if tab else "a comma"
             raise ValueError(f"{file}, row {number}: more cells than the header; a text with {what} needs quotes")
-    return found
+    return records
 
 
 def _of_json(text: str, file: Path) -> list[dict[str, Any]]:
     if file.suffix.lower() == ".json":
-        found = parse_json(text, str(file))
+        records = parse_json(text, str(file))
     else:
         lines = enumerate(text.split("\n"), 1)
-        found = [parse_json(line, f"{file}, line {number}") for number, line in lines if line.strip()]
-    if not isinstance(found, list):
+        records = [parse_json(line, f"{file}, line {number}") for number, line in lines if line.strip()]
+    if not isinstance(records, list):
         how = 'a list of objects, as [{"prompt": ...}, ...] and table.to_json(file, orient="records") are'
-        raise ValueError(f"{file} holds {described(found)}; it must be {how}")
-    for number, row in enumerate(found, 1):
+        raise ValueError(f"{file} holds {described(records)}; it must be {how}")
+    for number, row in enumerate(records, 1):
         if not isinstance(row, dict):
             raise ValueError(
                 f"{file}, row {number} is {described(row)}; each must be an object with names for its parts, such as "
                 f'{{"prompt": ...}}; give a list of something else as a list: json.load(open({file.name!r}))'
             )
-    return found
+    return records
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a file, ``by`` some columns only those ``at`` these places."""
+    """The rows of a file that are used: those ``at`` these indices, chosen ``by`` the values of some columns."""
 
     name: str
     rows: Sequence[Mapping[str, Any]]
@@ -121,8 +121,8 @@ class Table:
     @classmethod
     def of(cls, file: str | Path) -> Table:
         """The table of a file; see ``rows``."""
-        found = rows(file)
-        return cls(Path(file).name, found, range(len(found)))
+        records = rows(file)
+        return cls(Path(file).name, records, range(len(records)))
 
     @cached_property
     def first(self) -> dict[str, Any]:
@@ -133,16 +133,16 @@ class Table:
         """The cells of a column."""
         return [self.rows[at].get(column) for at in self.at]
 
-    def pick(self, call: str, *, only: bool = False, **given: str | None) -> dict[str, str]:
-        """The columns that arguments name; with ``only``, None stands for the only column. ``call`` is what to type."""
+    def pick(self, call: str, *, only: bool = False, **arguments: str | None) -> dict[str, str]:
+        """The columns that arguments name; with ``only``, None stands for the only column. Errors show ``call``."""
         names = list(self.first)
         if only and len(names) == 1:
-            given = {argument: name or names[0] for argument, name in given.items()}
-        for argument, name in given.items():
+            arguments = {argument: name or names[0] for argument, name in arguments.items()}
+        for argument, name in arguments.items():
             if name is None or name not in names:
                 what = "is not given" if name is None else f"is {name!r}, which is none of them"
                 raise ValueError(f"{self.name} has {self.listed()}; {argument} {what}; write {call}")
-        return {argument: str(name) for argument, name in given.items()}
+        return {argument: str(name) for argument, name in arguments.items()}
 
     def listed(self) -> str:
         """The columns, each with its first value, in words."""
@@ -151,7 +151,7 @@ class Table:
 
     def where(self, where: Where) -> Table:
         """The rows with these values of columns, compared as they are written: 1 is "1", a missing value ""."""
-        kept = self.at
+        selected = self.at
         for name, values in where.items():
             if name not in self.first:
                 raise ValueError(f"{self.name} has {self.listed()}; where has {name!r}, which is none of them")
@@ -161,25 +161,25 @@ class Table:
                 most = ", ".join(f"{value!r} ({n} rows)" for value, n in there.most_common(_LISTED))
                 more = f" and {len(there) - _LISTED} others" if len(there) > _LISTED else ""
                 raise ValueError(f"no row of {self.name} has {none[0]!r} as its {name!r}; it has {most}{more}")
-            kept = [at for at in kept if _written(self.rows[at].get(name)) in wanted]
-        if not kept:
+            selected = [at for at in selected if _written(self.rows[at].get(name)) in wanted]
+        if not selected:
             raise ValueError(f"no row of {self.name} has all the values of where={dict(where)!r}")
-        return replace(self, at=kept, by=tuple(where))
+        return replace(self, at=selected, by=tuple(where))
 
     def texts(self, column: str) -> list[str]:
         """The cells of a column, each a text; a whole number is its digits."""
-        found = list(map(cell_text, self.cells(column)))
-        if wrong := [at for at, text in enumerate(found) if not isinstance(text, str) or not text.strip()]:
-            row, cell = self.at[wrong[0]] + 1, shown(found[wrong[0]])
+        cells = list(map(cell_text, self.cells(column)))
+        if wrong := [at for at, text in enumerate(cells) if not isinstance(text, str) or not text.strip()]:
+            row, cell = self.at[wrong[0]] + 1, shown(cells[wrong[0]])
             more = f", and so have {len(wrong) - 1} more" if len(wrong) > 1 else ""
             raise ValueError(f"{self.name}, row {row} has {cell} in column {column!r}{more}; it must be a text")
-        return found
+        return cells
 
-    def texts_of(self, call: str, **given: str | None) -> tuple[dict[str, list[str]], str]:
-        """The texts of the columns that arguments name, and in words how many rows of which columns these are."""
-        columns = self.pick(call, only=False, **given)
-        found = {name: self.texts(column) for name, column in columns.items()}
-        return found, f"{self.name}, {self.taken(list(columns.values()))}"
+    def texts_of(self, call: str, **arguments: str | None) -> tuple[dict[str, list[str]], str]:
+        """The texts of the columns that arguments name, and a sentence on how many rows and which columns they are."""
+        columns = self.pick(call, only=False, **arguments)
+        texts = {name: self.texts(column) for name, column in columns.items()}
+        return texts, f"{self.name}, {self.taken(list(columns.values()))}"
 
     def prompts(self, column: str) -> list[Any]:
         """The cells of a column of prompts: texts, or lists, which are chats or token ids."""
@@ -192,12 +192,12 @@ class Table:
         return None if None in cells else [cell for cell in cells if cell is not None]
 
     def taken(self, columns: Sequence[str]) -> str:
-        """How many rows of which columns were taken, and which columns were not used, also not to choose rows by."""
+        """How many rows of which columns were read, and which columns were not used, not even to choose rows."""
         unused = [name for name in self.first if name not in (*columns, *self.by)]
-        kept, total = len(self.at), len(self.rows)
-        which = f"{kept} of {total} rows" if kept < total else "its one row" if total == 1 else f"all {total} rows"
-        rows = f"{which} of {', '.join(map(repr, columns))}"
-        return f"{rows}; not used: {', '.join(map(repr, unused))}" if unused else rows
+        n, total = len(self.at), len(self.rows)
+        which = f"{n} of {total} rows" if n < total else "its one row" if total == 1 else f"all {total} rows"
+        used = f"{which} of {', '.join(map(repr, columns))}"
+        return f"{used}; not used: {', '.join(map(repr, unused))}" if unused else used
 
 
 def _written(cell: object) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 _SHOWN = 60
 _PIECES, _PIECE = 64, 2**16
-"""So many pieces of a file of so many bytes are a sample of it."""
+"""The number of pieces that are read as a sample of a file, and the bytes of each."""
 
 
 def read_text(file: Path | Traversable) -> str:
@@ -32,9 +32,8 @@ def parse_json(text: str, what: str) -> Any:
     """The content of JSON text. ``what`` is the text's name in error messages."""
     try:
         content = json.loads(text)
-        words = (
-            json.dumps(content, ensure_ascii=False) if r"\ud" in text.lower() else ""
-        )  # half of a surrogate pair can only be written as an escape
+        # half of a surrogate pair can only be written as an escape
+        words = json.dumps(content, ensure_ascii=False) if r"\ud" in text.lower() else ""
     except RecursionError:
         raise ValueError(f"{what} cannot be read: its lists or objects are nested too deeply") from None
     except ValueError as error:  # JSONDecodeError, or a number with thousands of digits
@@ -69,16 +68,16 @@ def file_sample(path: Path) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def entries(given: Any, name: str, what: str) -> Sequence[Any]:
-    """What a user gave as a list of something, such as "prompts"; anything else is refused with how to make one."""
-    if isinstance(given, str):
-        raise ValueError(f"{name} must be a list of {what}, got one string; write [{given[:40]!r}]")
-    if not isinstance(given, Sequence) or isinstance(given, (bytes, bytearray, memoryview)):
+def entries(values: Any, name: str, what: str) -> Sequence[Any]:
+    """A user's list of something, such as "prompts"; the error about anything else shows how to make a list."""
+    if isinstance(values, str):
+        raise ValueError(f"{name} must be a list of {what}, got one string; write [{values[:40]!r}]")
+    if not isinstance(values, Sequence) or isinstance(values, (bytes, bytearray, memoryview)):
         raise ValueError(
-            f"{name} is {described(given)}; give a list of {what}, as list(iterator), array.tolist() and "
+            f"{name} is {described(values)}; give a list of {what}, as list(iterator), array.tolist() and "
             "table[column].tolist() make one"
         )
-    return given
+    return values
 
 
 def described(thing: Any) -> str:
@@ -116,18 +115,18 @@ def whole_number(value: Any) -> int | None:
 
 
 def cell_text(value: object) -> Any:
-    """A cell of a file's column of texts: a whole number is its digits, as CSV has it; all else is as it is."""
+    """A cell of a column of texts: a whole number becomes its digits, as in CSV; anything else stays as it is."""
     number = None if isinstance(value, str) else whole_number(value)
     return value if number is None else str(number)
 
 
-def labels(given: Any, name: str = "cluster") -> list[str]:
+def labels(values: Any, name: str = "cluster") -> list[str]:
     """Labels of clusters as text, each a text or a whole number; 1 and "1" are the same, as CSV has no other."""
-    found = [cell_text(label) for label in entries(given, name, "labels")]
-    for index, label in enumerate(found):
+    texts = [cell_text(label) for label in entries(values, name, "labels")]
+    for index, label in enumerate(texts):
         if not isinstance(label, str) or not label:
             raise ValueError(
                 f"{name}[{index}] is {described(label)}, which is no cluster; give each prompt a label, a text or a "
                 "whole number, or leave out the prompts that have none"
             )
-    return [str(label) for label in found]
+    return [str(label) for label in texts]

@@ -25,11 +25,11 @@ _KINDS = {
     b"<": "an HTML or SVG file",
     b"{": "a JSON file",
 }
-"""What tells the kind of a file."""
+"""The first bytes of a file, which tell its kind."""
 
 
 def write_file(path: Path, content: bytes | memoryview | str) -> Path:
-    """Write bytes, or text as UTF-8, completely or not at all; a file that holds just this stays as it is."""
+    """Write bytes, or text as UTF-8, completely or not at all; a file with the same content stays as it is."""
     content = content.encode() if isinstance(content, str) else content
     for mark in _KINDS:
         if bytes(content[:8]).startswith(mark):
@@ -43,7 +43,7 @@ def write_file(path: Path, content: bytes | memoryview | str) -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path in the same folder to write to, which replaces the file, or that a link leads to, after the block."""
+    """A path in the same folder to write to, which replaces the file, or the target of a link, after the block."""
     path = path.resolve() if path.is_symlink() else path
     check_place(path)
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_UNFINISHED}")
@@ -61,14 +61,14 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what processes that were killed while they saved have left in a folder, which is locked."""
+    """Remove the unfinished files that killed processes left in a folder, which the caller has locked."""
     for rest in folder.glob(f".*.{32 * '[0-9a-f]'}{_UNFINISHED}"):
         rest.unlink(missing_ok=True)
 
 
 @contextmanager
 def folder_locked(folder: str | Path) -> Iterator[None]:
-    """Hold a folder for this thread alone, by a lock of the operating system; blocks may be nested."""
+    """Lock a folder for this thread by a lock of the operating system; blocks may be nested."""
     file = Path(folder).resolve() / LOCK
     lock = FileLock(file, is_singleton=True)  # one object for each file, which counts the blocks of each thread
     try:
@@ -91,7 +91,7 @@ def folder_locked(folder: str | Path) -> Iterator[None]:
 
 
 def check_kind(path: Path, mark: bytes) -> None:
-    """Check that a file, if there is one, is of the kind that a mark tells, or empty."""
+    """Check that a file, if there is one, begins with this mark or is empty."""
     if not path.is_file():
         return
     with path.open("rb") as file:
@@ -104,7 +104,7 @@ def check_kind(path: Path, mark: bytes) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Check that a file can be at a path, as ``replacing`` does: so before the work whose result it is to hold."""
+    """Check that a file can be written to a path: before work, so that its result is not lost."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot save to {path}: there is no folder {path.parent}; create it first")
     if path.exists() and not path.is_file():

@@ -1,6 +1,6 @@
-"""What tells one sweep in a ledger from another: a key of everything that decides its results and can be read off.
+"""The key of a sweep in a ledger: a hash of everything that decides its results and can be read off.
 
-What a key does not hold is seen when a ledger is used again: model and stored units must give their numbers again.
+Any other change shows when a ledger is used again: the model and stored units must give the same numbers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BY_PYTHON = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _MODEL_FILES = ("config.json", "*.safetensors", "*.bin", "*.gguf")
 _WITNESSES = 64
 _SAMPLED = 4096
-"""So many numbers of each weight count, from all of its parts."""
+"""How many numbers of each weight count, from all of its parts."""
 
 
 def mark(thing: object, what: str = "thing") -> str:
@@ -56,7 +56,7 @@ def mark(thing: object, what: str = "thing") -> str:
 
 
 def _content(thing: Any, where: str, seen: dict[int, int]) -> object:
-    """What counts of a thing, as nested lists of texts; ``where`` says where it was found."""
+    """What identifies an object, as nested lists of texts; ``where`` is its place, for messages."""
     kind = type(thing)
 
     def inside(part: Any, step: object = None) -> object:
@@ -94,7 +94,7 @@ def _content(thing: Any, where: str, seen: dict[int, int]) -> object:
 
 
 def _bytes(values: Any, where: str) -> list[object]:
-    """What counts of a tensor or an array: its dtype, its shape and its bytes, however it lies in memory."""
+    """What identifies a tensor or an array: its dtype, its shape and its bytes, however it lies in memory."""
     if isinstance(values, torch.Tensor):
         if values.layout != torch.strided or values.is_meta or values.is_quantized:
             raise ValueError(f"{where} is a {values.layout} tensor on {values.device}; a ledger compares plain tensors")
@@ -108,7 +108,7 @@ def _bytes(values: Any, where: str) -> list[object]:
 
 
 def _function(function: types.FunctionType, inside: Any) -> list[object]:
-    """What counts of a function: its source, or its code if it has none or is a lambda; of a library's, its name."""
+    """What identifies a function: its source, or its code if it has none or is a lambda; for a library's, its name."""
     code, text = function.__code__, None
     if "site-packages" in Path(code.co_filename).parts:
         return [function.__module__, function.__qualname__]
@@ -119,20 +119,20 @@ def _function(function: types.FunctionType, inside: Any) -> list[object]:
             text = None
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
     captured = [[name, inside(cell.cell_contents, name)] for name, cell in cells if cell != types.CellType()]
-    defaults = [inside(given, "a default") for given in (function.__defaults__, function.__kwdefaults__)]
+    defaults = [inside(each, "a default") for each in (function.__defaults__, function.__kwdefaults__)]
     declared = {name: value for name, value in vars(function).items() if name != "__wrapped__"}
     return [function.__qualname__, text or inside(code), *defaults, captured, inside(declared)]
 
 
 def _class(cls: type, inside: Any) -> list[object]:
-    """What counts of a class: its name, its methods, the values that it holds, and its bases'."""
-    found: list[object] = [cls.__qualname__]
+    """What identifies a class: its name, its methods, its values, and the same of its bases."""
+    parts: list[object] = [cls.__qualname__]
     for base in cls.__mro__:
         if base.__module__ not in ("builtins", "abc", "typing"):
             named = {it: value for it, value in vars(base).items() if it == "__call__" or it[:2] != "__"}
             values = sorted((it, value) for it, value in named.items() if not isinstance(value, _BY_PYTHON))
-            found += [[base.__qualname__, it, inside(value, it)] for it, value in values if it != "_abc_impl"]
-    return found
+            parts += [[base.__qualname__, it, inside(value, it)] for it, value in values if it != "_abc_impl"]
+    return parts
 
 
 def model_mark(model: ModelCore) -> str:
@@ -148,11 +148,11 @@ def model_mark(model: ModelCore) -> str:
 
 def weights_mark(module: torch.nn.Module) -> str:
     """A hash of name, shape and a sample of the numbers of each weight, wherever it is."""
-    found, on_disk = [], on_disk_of(module)
+    samples, on_disk = [], on_disk_of(module)
     for name, weight in sorted({**dict(module.named_parameters()), **dict(module.named_buffers())}.items()):
         values = (weight if on_disk is None else on_disk.read(weight)).detach().reshape(-1)
-        found.append([name, tuple(weight.shape), values[:: max(1, len(values) // _SAMPLED)].clone()])
-    return mark(found, "weights")
+        samples.append([name, tuple(weight.shape), values[:: max(1, len(values) // _SAMPLED)].clone()])
+    return mark(samples, "weights")
 
 
 def same_but_for_rounding(
@@ -174,13 +174,13 @@ def witness(model: ModelCore) -> list[float]:
 
 def is_witness(model: ModelCore, then: list[float]) -> bool:
     """Whether a model gives the log-probabilities that ``witness`` gave."""
-    found, known = np.array(witness(model)), np.array(then)
+    now, known = np.array(witness(model)), np.array(then)
     quarter, three_quarters = np.quantile(known, (0.25, 0.75))
-    return same_but_for_rounding(found, known, float(three_quarters - quarter), model.backend)
+    return same_but_for_rounding(now, known, float(three_quarters - quarter), model.backend)
 
 
 class Store:
-    """The file in which an analysis, known by ``metadata`` too, stores its finished units, or None."""
+    """The file in which an analysis stores its finished units, or None; ``metadata`` becomes part of the key."""
 
     def __init__(self, path: str | PathLike[str] | None, **metadata: object) -> None:
         self._path, self._metadata = path, metadata
@@ -194,7 +194,7 @@ class Store:
             ledger.close()
 
     def open(self, model: ModelCore, runs: Mapping[str, Tokens | None], **parts: object) -> Ledger | None:
-        """The ledger of a sweep, known by its model, its prompts and its parts, such as the metric; None if no file."""
+        """The ledger of a sweep, found by its model, prompts and parts, such as the metric; None without a file."""
         if self._path is None:
             return None
         parts |= self._metadata

@@ -1,4 +1,4 @@
-"""The ledger: a sqlite file of finished units, and of how far others are, so that a killed run resumes."""
+"""The ledger: a sqlite file of finished units, and of the progress of others, so that a killed run resumes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ APPLICATION_ID = 0x6D686C67
 """Marks the file as a ledger of mechheads ("mhlg")."""
 VERSION = 4
 WITNESS = "log-probabilities"
-"""The setting that holds what the model gave when the sweep was begun; they differ a little between machines."""
+"""The setting with the model's log-probabilities when the sweep began; they differ a little between machines."""
 _PATIENCE = 60.0
 """Seconds to wait while another process writes to the file."""
 
@@ -56,7 +56,7 @@ class Ledger:
     Args:
         path: the file; created if it does not exist.
         key: identifies this sweep among the others in the file.
-        metadata: a description of the sweep that JSON can hold; the first one given is kept.
+        metadata: a description of the sweep that JSON can hold; the first one is stored.
 
     Raises:
         ValueError: if the file is not a ledger, is damaged, or is from another version of mechheads; it is then not
@@ -67,7 +67,7 @@ class Ledger:
     >>> import numpy as np
     >>> path = Path(tempfile.mkdtemp()) / "sweeps.ledger"
     >>> with mh.scale.Ledger(path, "a key", {"metric": "logit_diff"}) as ledger:
-    ...     kept = ledger.commit({"L0H0": np.array([0.5, 1.0])})
+    ...     stored = ledger.commit({"L0H0": np.array([0.5, 1.0])})
     >>> with mh.scale.Ledger(path, "a key", {}) as ledger:
     ...     ledger.finished()
     {'L0H0': array([0.5, 1. ])}
@@ -117,9 +117,9 @@ class Ledger:
             if version != VERSION:
                 age = "a newer" if version > VERSION else "an older"
                 raise ValueError(f"the ledger {path} is from {age} mechheads and was not changed; give another path")
-            ((found,),) = file.execute("PRAGMA quick_check(1)")
-            if found != "ok":
-                raise _damaged(path, found.splitlines()[-1])
+            ((report,),) = file.execute("PRAGMA quick_check(1)")
+            if report != "ok":
+                raise _damaged(path, report.splitlines()[-1])
 
     @staticmethod
     def list(path: str | os.PathLike[str]) -> builtins.list[dict[str, Any]]:
@@ -149,7 +149,7 @@ class Ledger:
         If another process has committed a unit before, its values count, so that all processes end with the same
         numbers. ``moving`` units are states whose first number says how far they are; of these, the furthest stays.
         """
-        kept = {}
+        committed = {}
         with self._transaction():
             for name, values in units.items():
                 if values.dtype != np.float64:
@@ -157,16 +157,16 @@ class Ledger:
                 row = (self._sweep, name, json.dumps(values.shape), values.astype(_DTYPE, copy=False).tobytes())
                 self._file.execute("INSERT OR IGNORE INTO units VALUES (?, ?, ?, ?)", row)
                 of_unit = "SELECT shape, data FROM units WHERE sweep = ? AND name = ?"
-                kept[name] = _array(*self._file.execute(of_unit, row[:2]).fetchone())
-                if kept[name].shape != values.shape:
-                    shape = list(kept[name].shape)
+                committed[name] = _array(*self._file.execute(of_unit, row[:2]).fetchone())
+                if committed[name].shape != values.shape:
+                    shape = list(committed[name].shape)
                     raise ValueError(f"unit {name!r} is already in {self.path} with the shape {shape}")
-                if moving and kept[name][0] < values[0]:
+                if moving and committed[name][0] < values[0]:
                     self._file.execute("REPLACE INTO units VALUES (?, ?, ?, ?)", row)
-        return kept
+        return committed
 
     def remember(self, name: str, value: Any) -> Any:
-        """A setting of this sweep, which JSON can hold: the first value given, in this process or an earlier one."""
+        """A setting of this sweep, which JSON can hold: the first value that this or another process stored."""
         row = (self._sweep, name, json.dumps(value))
         with self._transaction():
             self._file.execute("INSERT OR IGNORE INTO settings VALUES (?, ?, ?)", row)
@@ -186,7 +186,7 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All that is written in a block, or nothing of it."""
+        """A ``with`` block whose writes are all stored, or none of them."""
         try:
             with self._file:
                 yield
@@ -227,7 +227,7 @@ def _array(shape: str, data: bytes) -> np.ndarray:
 
 
 State = TypeVar("State")
-"""Where a unit is: a dataclass of tensors and whole numbers, which a step replaces by a new one."""
+"""The state of an unfinished unit: a dataclass of tensors and whole numbers, which each step replaces."""
 _EVERY = 5.0
 """Seconds between two writes, at least."""
 _SHARE = 0.05
@@ -235,13 +235,13 @@ _SHARE = 0.05
 
 
 def check_progress() -> None:
-    """Check, before expensive work, that progress can be kept where the settings say."""
+    """Check, before expensive work, that progress can be stored in the file that the settings name."""
     if (store := current().store) is not None:
         Ledger.check(store)
 
 
 class StoredProgress:
-    """How far the units of some work have come, written every few seconds and at the end of a ``with`` block."""
+    """The progress of some units, written every few seconds and at the end of a ``with`` block."""
 
     def __init__(self, ledger: Ledger | None) -> None:
         self._ledger = ledger
@@ -250,7 +250,7 @@ class StoredProgress:
         self._next = time.monotonic() + _EVERY
 
     def state(self, name: str, begin: State) -> State:
-        """The state from which a unit goes on: the stored one, or ``begin``, which has the same shapes."""
+        """The state from which a unit continues: the stored one, or ``begin``, which has the same shapes."""
         if name not in self._stored:
             return begin
         tensors = {name: torch.as_tensor(value) for name, value in vars(begin).items()}

@@ -19,14 +19,14 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, cast, get_
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def did_you_mean(given: object, known: Iterable[str]) -> str:
+def did_you_mean(unknown: object, known: Iterable[str]) -> str:
     """The sentence ``Did you mean "..."?`` for the end of an error message, or nothing if no known name is close."""
-    if not isinstance(given, str) or not (plain := _plain(given)):
+    if not isinstance(unknown, str) or not (plain := _plain(unknown)):
         return ""
     names = {_plain(name): name for name in known}
-    found = difflib.get_close_matches(plain, names, n=1, cutoff=0.6)
-    found = found or [name for name in sorted(names, key=len) if len(plain) > 3 and plain in name]
-    return f' Did you mean "{names[found[0]]}"?' if found else ""
+    close = difflib.get_close_matches(plain, names, n=1, cutoff=0.6)
+    close = close or [name for name in sorted(names, key=len) if len(plain) > 3 and plain in name]
+    return f' Did you mean "{names[close[0]]}"?' if close else ""
 
 
 def _plain(name: str) -> str:
@@ -86,7 +86,7 @@ _WORDS = {
     "bool": "True or False",
     "str": "a text",
 }
-"""How messages name what may be given, beside the names of classes."""
+"""How messages describe classes; a class that is not here has the name by which users import it."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class _Allowed:
     bounds: Within | None = None
     whole: bool = False
     kinds: tuple[type, ...] = ()  # a text such as "no" would count as True, so a flag takes none
-    lists: tuple[type, ...] = ()  # unless there are choices too, a function says itself what it takes as one
+    lists: tuple[type, ...] = ()  # without choices, the function itself checks lists
     anything: bool = False  # what is neither a text nor a choice is not checked
 
     @classmethod
@@ -150,13 +150,13 @@ def _is_flag(value: Any) -> bool:
     return isinstance(value, bool) or (getattr(value, "dtype", None) == "bool" and value.shape == ())
 
 
-def check_arguments(of: Any, given: Mapping[str, object]) -> None:
+def check_arguments(of: Any, arguments: Mapping[str, object]) -> None:
     """Check arguments against the annotations of a function or a class: choices of ``Literal``, bounds and classes.
-    A text may be one of the choices, or any text if the annotation has ``str`` too. What lists hold is not checked.
+    A text may be one of the choices, or any text if the annotation has ``str`` too. The items of lists are not checked.
     """
     for name, allowed in _allowed(of).items():
-        if name in given:
-            allowed.check(name, given[name])
+        if name in arguments:
+            allowed.check(name, arguments[name])
 
 
 def bound(
@@ -187,19 +187,19 @@ def checked(function: F) -> F:
 
 @cache
 def _allowed(of: Any) -> dict[str, _Allowed]:
-    """What the annotations of a function or a class say; one of what type checkers alone import says nothing."""
-    found = {}
+    """What the annotations of a function or a class allow; those that only type checkers can read are left out."""
+    allowed = {}
     for each in reversed(of.__mro__) if isinstance(of, type) else (inspect.unwrap(of),):
         names = vars(sys.modules[each.__module__]) if isinstance(each, type) else each.__globals__
         for name, annotation in inspect.get_annotations(each).items():
             try:
-                found[name] = _Allowed.read(eval(annotation, names) if isinstance(annotation, str) else annotation)
+                allowed[name] = _Allowed.read(eval(annotation, names) if isinstance(annotation, str) else annotation)
             except (AttributeError, NameError, TypeError):
                 continue
-    return found
+    return allowed
 
 
 def check_at_least(least: float, **numbers: object) -> None:
-    """Check that no argument is smaller than this, or no number."""
+    """Check that each argument is a number and at least this large."""
     for name, number in numbers.items():
         Within(least).check(name, number)

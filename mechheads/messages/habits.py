@@ -47,11 +47,11 @@ NAMES = {
     "mh.*Intervention": "mh.sweep(model, prompts, intervention=lambda z, context: z + 1)",
     "*.unit_locations": f'{PATCHING}, positions=["last"])',
 }
-"""Names by the module or object where they are sought, and what to type; the first that fits counts."""
+"""Names, each after its module or object, and what to type instead; the first match counts."""
 
 
 def advice(where: str, name: str) -> str:
-    """What to type in place of a name that is not there, as the end of an error message; empty if it is not known."""
+    """What to type in place of a missing name, as the end of an error message; empty if there is no advice."""
     for names, here in NAMES.items():
         if any(fnmatchcase(f"{where}.{name}", known) for known in names.split()):
             return f"; here, write {here}"

@@ -26,7 +26,7 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 class until_interrupted:
-    """Run a ``with`` block to its end or until Ctrl-C, which ``interrupted`` tells, and continue after it."""
+    """A ``with`` block that Ctrl-C ends without an error; ``interrupted`` tells whether it did."""
 
     def __init__(self) -> None:
         self.interrupted = False
@@ -57,14 +57,14 @@ def interrupted_after(done: str, rest: str = "") -> str:
 
 
 def stop_if(interrupted: bool) -> None:
-    """Raise KeyboardInterrupt if an analysis that was called was interrupted and returned what it had."""
+    """Raise KeyboardInterrupt if the analysis that was called was interrupted and returned what it had computed."""
     if interrupted:
         raise KeyboardInterrupt
 
 
 @contextmanager
 def first_ctrl_c_waits(message: str) -> Iterator[Callable[[], bool]]:
-    """A block in which the first Ctrl-C prints the message, and the second interrupts; it gives whether one came."""
+    """A block in which the first Ctrl-C prints the message and the second interrupts; it yields ``came() -> bool``."""
     seen: list[int] = []
     usual = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or usual is not signal.default_int_handler:
@@ -88,7 +88,7 @@ WIDTH = 80
 
 
 def wrapped(text: str) -> str:
-    """The text in lines of at most 80 characters; what goes on in the next line is indented by two more."""
+    """The text in lines of at most 80 characters; continued lines are indented by two more."""
     lines = []
     for line in text.split("\n"):
         indent = line[: len(line) - len(line.lstrip())]
@@ -104,9 +104,9 @@ def wrapped(text: str) -> str:
 def first_sentence(error: BaseException) -> str:
     """The first sentence of another library's error message, with the type of the error."""
     lines = str(error).strip().splitlines() or [""]
-    said = lines[0].split(". ")[0].rstrip(".")
-    said = said if len(said) <= 200 else f"{said[:200]}..."
-    return f"{said} ({type(error).__name__})" if said else type(error).__name__
+    sentence = lines[0].split(". ")[0].rstrip(".")
+    sentence = sentence if len(sentence) <= 200 else f"{sentence[:200]}..."
+    return f"{sentence} ({type(error).__name__})" if sentence else type(error).__name__
 
 
 class Wrapped:

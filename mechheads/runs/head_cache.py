@@ -34,7 +34,7 @@ KEY_SITES = ("k", "v", "scored_k")
 RUN_SITES = ("resid_pre", "keys", "values")
 """Further activations that resuming a run needs: the residual stream, and keys and values after rotation."""
 _SERIALS = count()
-"""A number for each run, by which it is known in proofs."""
+"""Numbers the runs, so that proofs can tell them apart."""
 
 
 def token_bytes(model: ModelCore, pos: int) -> int:
@@ -51,7 +51,7 @@ def tokens_in_run(model: ModelCore, limits: Limits, pos: int) -> int:
 
 
 def cache_sizes(model: ModelCore, tokens: Tokens, sites: Sequence[str]) -> dict[str, int]:
-    """The bytes that a run keeps for each of these sites, and for its final states and ids."""
+    """The bytes that a cached run takes for each of these sites, and for its final states and ids."""
     (n, pos), heads = tokens.ids.shape, model.n_heads * model.d_head
     widths = dict.fromkeys((*KEY_SITES, "keys", "values"), model.n_kv_heads * model.d_head)
     widths |= {"pattern": model.n_heads * pos, "resid_pre": model.d_model}
@@ -106,7 +106,7 @@ class HeadCache(Wrapped):
         self._mark = None if model.backend.on_disk else versions_now(model.backend)
 
     def copies(self) -> HeadCache:
-        """The same run, whose activations cannot be changed by writing into what it gives."""
+        """The same run, which returns copies of its activations, so that writing into them changes nothing."""
         other = copy(self)
         other._gives_copies = True
         return other
@@ -154,29 +154,29 @@ class HeadCache(Wrapped):
         finals = []
         for start in Bar(starts, desc="caching heads", disable=len(starts) == 1, leave=False):
             rows = slice(start, start + step)
-            hooks, keeping = z_hooks(model, ablated or {}, rows), list[tuple[slice, Mapping[str, LayerStore]]]()
-            for begin, (mask, kept) in zip(begins, owners, strict=False):
+            hooks, keys_to = z_hooks(model, ablated or {}, rows), list[tuple[slice, Mapping[str, LayerStore]]]()
+            for begin, (mask, by_site) in zip(begins, owners, strict=False):
                 first, last = max(start, begin), min(start + step, begin + len(mask))
                 if first < last:
                     part, real = slice(first - start, last - start), mask[first - begin : last - begin]
                     hooks += [
-                        (model.hook_name(site, layer), _keep(kept[site], layer, site, part, real))
+                        (model.hook_name(site, layer), _caching_hook(by_site[site], layer, site, part, real))
                         for layer in range(model.n_layers)
-                        for site in kept
+                        for site in by_site
                         if site not in ("keys", "values")
                     ]
-                    keeping += [(part, kept)] if "keys" in kept else []
-            finals.append(model.backend.run(ids[rows], hooks, keys=_KeepKeys(keeping) if keeping else None))
+                    keys_to += [(part, by_site)] if "keys" in by_site else []
+            finals.append(model.backend.run(ids[rows], hooks, keys=_CacheKeys(keys_to) if keys_to else None))
         every = torch.cat(finals).split([len(tokens) for tokens, _ in sides])
         runs = []
-        for (tokens, _), kept, final in zip(sides, stores, every, strict=True):
-            runs.append(cls(model, tokens, kept, final, (model.n_heads, model.n_kv_heads)))
+        for (tokens, _), by_site, final in zip(sides, stores, every, strict=True):
+            runs.append(cls(model, tokens, by_site, final, (model.n_heads, model.n_kv_heads)))
             runs[-1].ablated = tuple(ablated or ())
         return runs
 
     def claim(self, at: Int[Tensor, "prompt position"] | None = None) -> None:
         """Claim that the run is the model's own forward pass, which the analysis proves for two of its prompts.
-        That is ``at`` these positions, by default the last of each prompt and one that is drawn."""
+        ``at``: the positions that are compared, by default the last of each prompt and one that is drawn."""
         if self.ablated:
             return
         here, proofs = self.tokens.on_cpu, self.need_model().backend.proofs
@@ -185,7 +185,7 @@ class HeadCache(Wrapped):
                 proofs.claim([self._claim(i, ids, places)])
 
     def claims_of(self, prompt: int, at: Sequence[int] | None = None) -> list[Claim]:
-        """The claim of one prompt at these positions or ``claim``'s, to stand for others of its length."""
+        """The claim for a prompt at these positions, by default those of ``claim``; it stands for any as long."""
         if self.ablated:
             return []
         ids = tuple(self.tokens.on_cpu.ids[prompt, : int(self.tokens.on_cpu.lengths[prompt])].tolist())
@@ -196,10 +196,10 @@ class HeadCache(Wrapped):
         return Claim(what, ids, at, self.final[prompt, [*at]], run=self._serial)
 
     def site(self, site: str) -> HeadTensor:
-        """The activation of that name: ``run.site("q")`` is ``run.q``."""
+        """An activation by its name: ``run.site("q")`` is ``run.q``."""
         if site not in self.stores:
-            kept = ", ".join(name for name in self.stores if name in SITES) or "none of them"
-            raise ValueError(f"this run did not keep {site!r} (it kept {kept}); ask for it with sites=(..., {site!r})")
+            sites = ", ".join(name for name in self.stores if name in SITES) or "none of them"
+            raise ValueError(f"this run did not keep {site!r} (it kept {sites}); ask for it with sites=(..., {site!r})")
         stored = self._n_kv_heads if site in KEY_SITES else self.n_heads
         return HeadTensor(self.stores[site], self.n_heads, stored, copied=self._gives_copies)
 
@@ -239,7 +239,7 @@ class HeadCache(Wrapped):
     def attention(self) -> Attention:
         return Attention(self.pattern, self.tokens.strings, (self.n_layers, self.n_heads))
 
-    __iter__ = None  # there is nothing to iterate over: without this, __getitem__ would be asked
+    __iter__ = None  # a run cannot be iterated over; without this, Python would call __getitem__
 
     def __getitem__(self, item: object) -> NoReturn:
         raise KeyError(
@@ -267,7 +267,7 @@ class HeadCache(Wrapped):
         return self.model
 
     def check_finite(self) -> None:
-        """Refuse a run that gave numbers that are not finite, as with weights that were overwritten after loading."""
+        """Raise an error if the run gave NaN or infinity, as with weights that were overwritten after loading."""
         if not (self.final.isfinite() | ~self.tokens.mask[..., None]).all():
             raise ValueError(
                 f"model: {self.need_model().name!r} gives NaN or infinity without any intervention, so its weights are "
@@ -277,8 +277,8 @@ class HeadCache(Wrapped):
     def __repr__(self) -> str:
         n, pos = self.tokens.ids.shape
         where = "on disk" if next(iter(self.stores.values())).on_disk else "in memory"
-        kept = ", ".join(site for site in self.stores if site in SITES)
-        return f"HeadCache({n} prompt{'s' * (n != 1)} of up to {pos} tokens, {kept} kept {where})"
+        sites = ", ".join(site for site in self.stores if site in SITES)
+        return f"HeadCache({n} prompt{'s' * (n != 1)} of up to {pos} tokens, {sites} kept {where})"
 
 
 def check_sites(sites: Sequence[str]) -> tuple[str, ...]:
@@ -293,16 +293,16 @@ def check_sites(sites: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(sites))
 
 
-class _KeepKeys:
+class _CacheKeys:
     """Adds every layer's keys and values, after rotation, as attention uses them, to the stores of some of the rows."""
 
-    def __init__(self, keeping: Sequence[tuple[slice, Mapping[str, LayerStore]]]) -> None:
-        self._keeping = keeping
+    def __init__(self, stores: Sequence[tuple[slice, Mapping[str, LayerStore]]]) -> None:
+        self._stores = stores
 
     def update(self, k: Tensor, v: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
-        for part, stores in self._keeping:
-            stores["keys"].add(layer, k[part].detach())
-            stores["values"].add(layer, v[part].detach())
+        for part, by_site in self._stores:
+            by_site["keys"].add(layer, k[part].detach())
+            by_site["values"].add(layer, v[part].detach())
         return k, v
 
 
@@ -320,7 +320,7 @@ def _put_z(value: Tensor, hook: Any, head: int, z: Tensor) -> Tensor:
     return value
 
 
-def _keep(store: LayerStore, layer: int, site: str, part: slice, mask: Tensor) -> Any:
+def _caching_hook(store: LayerStore, layer: int, site: str, part: slice, mask: Tensor) -> Any:
     """A hook that adds some rows' activation to the store, with the head axis first and padding set to zero."""
 
     def hook_fn(value: Tensor, hook: Any) -> None:
@@ -331,7 +331,6 @@ def _keep(store: LayerStore, layer: int, site: str, part: slice, mask: Tensor) -
             real = None
         else:
             value, real = value.transpose(1, 2), mask[:, None, :, None]
-        kept = value.detach() if real is None else value.detach().masked_fill(~real, 0)
-        store.add(layer, kept)
+        store.add(layer, value.detach() if real is None else value.detach().masked_fill(~real, 0))
 
     return hook_fn

@@ -161,7 +161,7 @@ class Attention:
     def view(self, path: str | Path | None = None) -> Any:
         """Show all heads' patterns with their tokens: in the notebook, elsewhere in a page.
 
-        Each query shows its attention to the first token and to the eight keys that have most besides. The map of all
+        Each query shows its attention to the first token and to the eight other keys with the most. The map of all
         heads is coloured by the share of their attention to the previous token, or by another such number of the run.
 
         Args:

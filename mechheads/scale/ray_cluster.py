@@ -26,7 +26,7 @@ from mechheads.model.model import Model
 from mechheads.model.sources import Source
 
 RETRIES = 2
-"""How often Ray repeats what ended a worker."""
+"""How often Ray repeats a request that ended its worker."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Ray:
 
     @property
     def replicas(self) -> int:
-        """The number of workers. If it was not given, the cluster is asked."""
+        """The number of workers; by default, one for each GPU of the cluster, or for each machine if it has none."""
         if self._n is None:
             self._connect()
             machines = sum(node["Alive"] for node in self._ray.nodes())
@@ -130,7 +130,7 @@ class Ray:
         return self._n
 
     def prepare(self, setup: Setup, most: int) -> tuple[Any, dict[Any, int]]:
-        """A setup as workers get it, and which worker each of up to ``most`` requests to get ready went to."""
+        """The setup in Ray's store, and the workers that get ready, at most ``most``, by their futures."""
         self._connect()
         if self._model != (setup.source, setup.device):
             self.stop()
@@ -139,7 +139,7 @@ class Ray:
         return shared, {self.ask(replica, shared): replica for replica in range(min(most, self.replicas))}
 
     def ask(self, replica: int, *arguments: Any) -> Any:
-        """Let a worker compute, which is started first if it does not run."""
+        """Send a request to a worker, which is started if it does not run; returns the future."""
         if replica not in self._actors:
             self._actors[replica] = self._start()
         return self._actors[replica].compute.remote(*arguments)
@@ -149,7 +149,7 @@ class Ray:
         return self._ray.wait(list(futures), num_returns=1, timeout=seconds)[0]
 
     def answer(self, future: Any, replica: int) -> Any:
-        """A worker's answer; ``Lost`` if it ended each time. What it raised is raised, with its traceback in a note."""
+        """A worker's answer; ``Lost`` if it ended each time. Its error is raised here, with its traceback in a note."""
         errors = self._ray.exceptions
         try:
             return self._ray.get(future)
@@ -167,7 +167,7 @@ class Ray:
         _kill(self._ray, {one: self._actors.pop(one) for one in list(self._actors) if replica in (None, one)})
 
     def _connect(self) -> None:
-        """Connect to the cluster, or start one, if that was not done."""
+        """Connect to the cluster or start one, unless this process is connected."""
         if not self._ray.is_initialized():
             self._actors.clear()
             own = {"num_cpus": 0, "include_dashboard": False} if self._address is None else {}
@@ -183,7 +183,7 @@ class Ray:
                 )
 
     def _start(self) -> Any:
-        """Start a worker. If it ends while it computes, Ray starts it again and repeats what it was asked."""
+        """Start a worker. If it ends while it computes, Ray starts it again and repeats the request."""
         there, gpus = self._ray.cluster_resources(), int(self._model is not None and self._model[1] == "cuda")
         cpus = min(1, there.get("CPU", 0))  # a cluster that was started here has none to reserve
         if gpus > there.get("GPU", 0):
