@@ -4,7 +4,7 @@ Runs that differ only after some token share what comes before it.
 
 Heads that ``given=`` ablates keep a z that is computed once, from the intact runs, whatever else is changed. So the
 base run of a sweep is the run with these heads ablated, and the cone that a change recomputes is the same. The source
-run of pairs is another run of the same ablated model: there, the interventions find that run in the place of both, so a
+run of pairs is another run of the same ablated model: there, interventions get that run as base and as source run, so a
 patch leaves it as it is.
 """
 
@@ -35,13 +35,13 @@ from mechheads.runs.head_tensor import LayerStore
 
 _PROMPTS_AT_ONCE = 256
 _PASS_COSTS = 128
-"""The tokens that a pass costs besides its own: reading the weights, and the steps of Python."""
+"""The fixed cost of a pass, in tokens: reading the weights, and the steps of Python."""
 
 
 def _other_tokens(
     model: ModelCore, base: Tokens, tokens: Tokens
 ) -> tuple[Window, Bool[Tensor, " prompt"], Int[Tensor, "prompt 1"]]:
-    """From the first token that differs to the last: the window, which prompts differ at all, and their last tokens."""
+    """The window from the first token that differs to the last, which prompts differ, and their last positions."""
     last = (tokens.on_cpu.lengths - 1)[:, None]
     differs = tokens.on_cpu.ids != base.on_cpu.ids
     other = differs.any(1)
@@ -50,7 +50,7 @@ def _other_tokens(
 
 
 def run_sharing_prefix(base: HeadCache, tokens: Tokens, *, limits: Limits) -> HeadCache:
-    """A run that keeps every head's z; first tokens shared with ``base``, of as long prompts, are copied from it."""
+    """A run with every head's z. What its prompts share with the equally long ones of ``base`` is copied from there."""
     model, ids = base.need_model(), tokens.ids
     window, other, last = _other_tokens(model, base.tokens, tokens)
     if "keys" not in base.stores or 2 * window.width > ids.shape[1]:
@@ -88,9 +88,9 @@ def values_after(
     if layout == "whole":
         for some in prompts.split(_PROMPTS_AT_ONCE):
             v = HeadCache.run(model, [Unpadded(row) for row in some.tolist()], sites=("v",)).v
-            for layer, found in enumerate(parts):
-                found.append(v.layer(layer)[:, :, -1].float())
-        return [torch.cat(found) for found in parts]
+            for layer, part in enumerate(parts):
+                part.append(v.layer(layer)[:, :, -1].float())
+        return [torch.cat(part) for part in parts]
     base = HeadCache.run(model, [Unpadded(row) for row in prompts[:1].tolist()], sites=("keys", "values"))
 
     def keep(layer: int, values: Tensor) -> None:
@@ -102,7 +102,7 @@ def values_after(
             window = Window.from_start(last[:, 0], last, layout, some.shape[1], device)
             residual = window.take(model.backend.embed(some)[0])
             Wave(base, torch.zeros_like(some[:, 0]), window).follow(residual, keep, "v")
-    return [torch.cat(found) for found in parts]
+    return [torch.cat(part) for part in parts]
 
 
 AnyPrompts = Prompts | PromptPairs | Sequence[PromptLike]
@@ -118,7 +118,7 @@ class CachedRuns:
             tokens = prompts.tokens(model)
         sides = tokens if isinstance(tokens, tuple) else (tokens,)
         self.tokens: dict[str, Tokens] = dict(zip(("clean", "corrupted"), sides, strict=False))
-        self._kept: dict[str, HeadCache] = {}
+        self._cached: dict[str, HeadCache] = {}
         self._ablated: dict[str, Mapping[HeadId, Tensor]] = {}
 
     def sides(self, base: str) -> tuple[Tokens, Tokens | None]:
@@ -129,29 +129,29 @@ class CachedRuns:
 
     def run(self, side: str, sites: Sequence[str], limits: Limits, on_disk: bool | None = None) -> HeadCache:
         """The cached run of a side with at least these activations; the model runs again only if some are missing."""
-        kept = self._kept.get(side)
-        if kept is None or not set(sites) <= set(kept.stores):
-            wanted = tuple(dict.fromkeys((*sites, *(() if kept is None else kept.stores))))
+        cached = self._cached.get(side)
+        if cached is None or not set(sites) <= set(cached.stores):
+            wanted = tuple(dict.fromkeys((*sites, *(() if cached is None else cached.stores))))
             how: Any = {"limits": limits, "ablated": self._ablated.get(side), "on_disk": on_disk}
-            (kept,) = HeadCache.together(self.model, [(self.tokens[side], wanted)], **how)
-            self._kept[side] = kept
-        return kept
+            (cached,) = HeadCache.together(self.model, [(self.tokens[side], wanted)], **how)
+            self._cached[side] = cached
+        return cached
 
     def both(self, sites: Mapping[str, Sequence[str]], limits: Limits, on_disk: bool) -> list[HeadCache]:
-        """The run of the first of these sides and of the other, if there are two, in one pass where both fit into it.
-        If only z is needed of the other and it shares most tokens with the first, these are not computed again."""
+        """The runs of one or two sides, in one pass if both fit into it.
+        If only z of the second is needed and it shares most tokens with the first, these are not computed again."""
         side, *others = sites
         pos = self.tokens[side].ids.shape[1]
         most = 0 if on_disk or self.model.backend.on_disk is not None else tokens_in_run(self.model, limits, pos)
         fits = sum(tokens.ids.numel() for tokens in self.tokens.values()) <= most
-        if others and fits and not self._kept and not self._ablated and self._unshared(sites) < _PASS_COSTS:
+        if others and fits and not self._cached and not self._ablated and self._unshared(sites) < _PASS_COSTS:
             runs = HeadCache.together(self.model, [(self.tokens[s], sites[s]) for s in sites], limits=limits)
-            self._kept = dict(zip(sites, runs, strict=True))
+            self._cached = dict(zip(sites, runs, strict=True))
         base = self.run(side, sites[side], limits, on_disk)
         base.check_finite()
         for other in others:
-            if other not in self._kept and set(sites[other]) <= {"z"} and not self._ablated:
-                self._kept[other] = run_sharing_prefix(base, self.tokens[other], limits=limits)
+            if other not in self._cached and set(sites[other]) <= {"z"} and not self._ablated:
+                self._cached[other] = run_sharing_prefix(base, self.tokens[other], limits=limits)
         return [base, *(self.run(other, sites[other], limits, on_disk) for other in others)]
 
     def _unshared(self, sites: Mapping[str, Sequence[str]]) -> int:
@@ -163,7 +163,7 @@ class CachedRuns:
 
     def bytes(self, sites: Mapping[str, Sequence[str]]) -> int:
         """Memory that runs with these activations of each side take, in bytes."""
-        each = (cache_sizes(self.model, self.tokens[side], kept) for side, kept in sites.items())
+        each = (cache_sizes(self.model, self.tokens[side], of_side) for side, of_side in sites.items())
         return sum(sum(size.values()) for size in each)
 
 
@@ -212,5 +212,5 @@ def ablated_runs(runs: CachedRuns, ablated: Ablated, base: str, limits: Limits) 
             z[side][head] = new_z(rule, run, source, [head], None, of_all)[0][:, 0]
             rule.check_finite()
     other = copy(runs)
-    other._kept, other._ablated = {}, dict(z)
+    other._cached, other._ablated = {}, dict(z)
     return other

@@ -1,4 +1,4 @@
-"""Giving units to workers that have the same model until all are done."""
+"""Send units to workers that have the same model, until all are done."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Values = Sequence[np.ndarray] | np.ndarray
 """The values of each unit of a batch."""
 
 _LOST = 3
-"""So many requests may be lost before one is answered."""
+"""So many lost requests before the first answer are an error."""
 _ENDED = f"ended a worker {RETRIES + 1} times"
 _LESS = "Give a smaller budget or fewer workers if memory ran out, or leave workers out to compute in this process"
-_KEPT = "What is finished is kept. Give a smaller budget if memory ran out; with store=, the same call tries it again"
+_RETRY = "What is finished is kept. Give a smaller budget if memory ran out; with store=, the same call tries it again"
 _TICK = 1.0
 """The longest wait in seconds before Ctrl-C is looked at."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Units, which pickle and hash, that are computed together, here or elsewhere with the same bits; by waves."""
+    """Units that are computed together, wave by wave; they pickle and hash, and give the same bits in any process."""
 
     waves: tuple[tuple[Any, ...], ...]
 
@@ -51,7 +51,7 @@ class Batch:
 
 def by_workers(workers: Workers, setup: Setup, requests: Sequence[Any], take: Callable[[int, Any], object]) -> bool:
     """Let workers answer requests; ``take`` gets an index and its answer. Returns whether Ctrl-C stopped the rest.
-    Ray starts a worker that ends again, and repeats its request; what always ends its worker is left out, and named."""
+    Ray restarts a worker that ended and repeats its request; one that ends it each time is skipped with a warning."""
     pool, waiting, lost, answered = pool_of(workers), deque(enumerate(requests)), 0, False
     with first_ctrl_c_waits("finishing the units in flight; press Ctrl-C again to stop now") as pressed:
         shared, pending = pool.prepare(setup, len(requests))
@@ -68,7 +68,7 @@ def by_workers(workers: Workers, setup: Setup, requests: Sequence[Any], take: Ca
                             raise RuntimeError(f"workers: none of them could compute anything; {answer.why}\n{_LESS}")
                         if index is None:
                             continue
-                        warn(f"{requests[index]} {_ENDED}, so it has no value; {answer.why}\n{_KEPT}")
+                        warn(f"{requests[index]} {_ENDED}, so it has no value; {answer.why}\n{_RETRY}")
                     elif index is not None:
                         answered = True
                         take(index, answer)
@@ -101,13 +101,13 @@ def each_by_workers(workers: Workers, setup: Setup, units: Sequence[Any], take: 
 
 def setup_of_each(model: Model, compute: Callable[[Model, Any], Any]) -> Setup:
     """What workers need to compute units that share nothing but the model.
-    ``compute`` is pickled and holds what it needs, as workers have no settings of here; its value is on the CPU."""
+    ``compute`` is pickled with all that it needs, because workers have other settings; its value is on the CPU."""
     return setup_of(model, partial(partial, compute))
 
 
 @dataclass(frozen=True)
 class _OnSameModel:
-    """A recipe that workers follow with their driver's model, known by some numbers, and as it reads chats, or not."""
+    """A recipe for a worker, whose model must give the driver's numbers; ``reading``: how it reads chats."""
 
     numbers: list[float]
     device: str
@@ -131,7 +131,7 @@ class _OnSameModel:
 
 
 def setup_of(model: Model, recipe: Callable[[Model], Ready], reading: settings | None = None) -> Setup:
-    """What workers need for work on a model; they read chats as ``reading`` says, by default as here."""
+    """What workers need for work on a model; they read chats as ``reading`` says, by default as this process does."""
     source = source_of(model)
     sent = _OnSameModel(witness(model), arithmetic(model.device), recipe, reading or as_here())
     try:

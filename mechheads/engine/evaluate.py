@@ -1,4 +1,4 @@
-"""What a metric reads of a run, and its values of a sweep's final states compared with the base run."""
+"""What a metric reads of a run, and its values for a sweep's final states compared with the base run."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class Reading:
 
     def reached_by(self, nodes: tuple[HeadId, ...]) -> tuple[HeadId, ...]:
         """The heads that can change what is read."""
-        found = tuple(node for node in nodes if node.layer < self.ahead)
-        if nodes and not found:
+        reached = tuple(node for node in nodes if node.layer < self.ahead)
+        if nodes and not reached:
             instead = f"give heads of layers 0..{self.ahead - 1}" if self.ahead else "choose a head of a later layer"
             raise ValueError(
                 f"heads: none of them comes before {self.activation}, which the metric reads, so none can change it; "
                 f"{instead}"
             )
-        return found
+        return reached
 
     def takes(self, node: Node, site: str) -> bool:
         """Whether a new value of a site of a head, or of an MLP, changes what is read, if it reaches it."""
@@ -117,12 +117,12 @@ class Evaluator:
         step = max(1, self._limits.logits_at_once // self._logits_a_prompt)
         self._rows = [slice(start, start + step) for start in range(0, len(self.mask), step)]
         self._shared: dict[int, dict[str, Tensor]] = {}
-        self._kept = self._read(self.base_states[self._rows[0]]) if len(self._rows) == 1 else None
-        if self._kept is None:
+        self._base_logits = self._read(self.base_states[self._rows[0]]) if len(self._rows) == 1 else None
+        if self._base_logits is None:
             self._base = self.value(self.base_states[None])[0]
         else:
-            context = self._kept, self._tokens, self.mask, self._shared.setdefault(0, {})
-            self._base = self._of_copies(self._kept[None].clone(), *context)[0].double()
+            context = self._base_logits, self._tokens, self.mask, self._shared.setdefault(0, {})
+            self._base = self._of_copies(self._base_logits[None].clone(), *context)[0].double()
         self.base_value = self._finite(self._base, "the unchanged run")
 
     def __call__(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[np.ndarray, "copy prompt"]:
@@ -141,7 +141,7 @@ class Evaluator:
         """The metric of each copy and prompt."""
         parts = []
         for rows in self._rows:
-            base = self._read(self.base_states[rows]) if self._kept is None else self._kept
+            base = self._read(self.base_states[rows]) if self._base_logits is None else self._base_logits
             tokens, mask = self._tokens.rows(rows), self.mask[rows]
             copies = min(len(final), max(1, self._limits.logits_at_once // (len(mask) * self._logits_a_prompt)))
             values, shared = [], self._shared.setdefault(rows.start, {}) if len(self._rows) == 1 else {}
@@ -166,7 +166,7 @@ class Evaluator:
         )
 
     def _finite(self, value: Tensor, of: str) -> Tensor:
-        """The values on the CPU, which are checked."""
+        """The values on the CPU, after a check that they are finite."""
         value = value.cpu()
         if not value.isfinite().all():
             raise ValueError(f"metric {name_of(self.metric)} gave values that are not finite for {of}")
@@ -196,7 +196,7 @@ class Evaluator:
 def _answer_vocab(tokens: Tokens) -> tuple[Tokens, Int[Tensor, " some"]]:
     """The prompts with their answers renumbered within the answer tokens, and these tokens."""
     here, device = tokens.on_cpu, tokens.ids.device
-    given = {name: ids for name in ("answer", "wrong") if (ids := getattr(here, name)) is not None}
-    vocab = torch.cat(list(given.values())).unique() if given else here.ids.new_zeros(1)
-    renumbered = {name: torch.searchsorted(vocab, ids) for name, ids in given.items()}
+    answers = {name: ids for name in ("answer", "wrong") if (ids := getattr(here, name)) is not None}
+    vocab = torch.cat(list(answers.values())).unique() if answers else here.ids.new_zeros(1)
+    renumbered = {name: torch.searchsorted(vocab, ids) for name, ids in answers.items()}
     return replace(here, **renumbered).on(device), moved(vocab, device)

@@ -57,7 +57,7 @@ class Frozen:
     def inputs(
         self, senders: Sequence[Sender], receivers: Sequence[Receiver]
     ) -> dict[Receiver, Float[Tensor, "sender prompt position d"]]:
-        """What reaches receivers if one sender changes at a time, in order of layers, for senders before them."""
+        """What each receiver gets if one sender at a time changes, for the senders before it, in order of layers."""
         return self._carry(senders, receivers, max(receiver.layer for receiver in receivers) + 1)[0]
 
     @torch.no_grad()
@@ -133,7 +133,7 @@ class Frozen:
         see_mlp: bool,
         give_mlp: Float[Tensor, "1 prompt position d_model"] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """A block's output if its heads give ``attention``, and its MLP's own, which ``give_mlp`` replaces in it."""
+        """A block's output if its heads write ``attention``, and its own MLP's, which ``give_mlp`` replaces."""
         backend, rows = self.model.backend, stream.flatten(0, 1)
         seen: list[Tensor] = []
 
@@ -145,8 +145,8 @@ class Frozen:
         if backend.d_mlp and (see_mlp or give_mlp is not None):
             hooks.append((self.model.hook_name("mlp_out", layer), mlp))
         block = partial(backend.blocks_between_heads(len(rows), self.where.shape[1]), layer, rows)
-        given = partial(backend.with_attention, layer, attention.reshape(rows.shape), block)
-        out = backend.under(hooks, given)
+        run = partial(backend.with_attention, layer, attention.reshape(rows.shape), block)
+        out = backend.under(hooks, run)
         return out.view(stream.shape), seen[0].view(stream.shape) if seen else None
 
     def _head_inputs(self, layer: int, stream: Tensor, receivers: Sequence[Receiver]) -> dict[Receiver, Tensor]:

@@ -105,7 +105,7 @@ class SetRuns:
         into: Float[np.ndarray, "set prompt"] | None = None,
     ) -> Float[np.ndarray, "set prompt"]:
         """The metric with all heads of each set replaced together; an empty set gives the metric of the base run.
-        ``done`` is called with how many more are finished; ``into`` is filled as values come, should Ctrl-C stop it."""
+        ``done`` gets how many more are finished; ``into`` is filled as values come, even if Ctrl-C stops the work."""
         values = np.full((len(replaced), len(self.base_value)), np.nan) if into is None else into
         rows: dict[frozenset[HeadId], list[int]] = {}
         for i, heads in enumerate(replaced):

@@ -69,8 +69,8 @@ def find_places(positions: Positions, tokens: Tokens) -> tuple[Place, ...]:
         name: torch.full_like(tokens.lengths, name) if isinstance(name, int) else tokens.position(name)
         for name in names
     }
-    found = {name: at for name, at in each.items() if at is not None}
-    if unknown := [str(name) for name in names if name not in found]:
+    located = {name: at for name, at in each.items() if at is not None}
+    if unknown := [str(name) for name in names if name not in located]:
         known = ", ".join(tokens.positions)
         meant = did_you_mean(unknown[0], [*tokens.positions, "all", "each"])
         raise ValueError(
@@ -83,14 +83,14 @@ def find_places(positions: Positions, tokens: Tokens) -> tuple[Place, ...]:
     if len({type(label) for label in labels}) > 1:
         labels = [str(label) for label in labels]
     places = []
-    for label, at in zip(labels, found.values(), strict=True):
+    for label, at in zip(labels, located.values(), strict=True):
         places.append(Place(label, (pos == torch.where(at < 0, at + tokens.lengths, at)[:, None]) & tokens.mask))
     return tuple(places)
 
 
 def by_place(
     places: Sequence[Place], values: Float[np.ndarray, "*rest place prompt"]
-) -> tuple[Float[np.ndarray, "*found prompt"], dict[str, list[int | str]] | None]:
+) -> tuple[Float[np.ndarray, "*shape prompt"], dict[str, list[int | str]] | None]:
     """The values in the shape of a result, and the labels of the places if they have any."""
     labels = [place.label for place in places if place.label is not None]
     return (where_reached(places, values), {"pos": labels}) if labels else (values[..., 0, :], None)
@@ -178,7 +178,7 @@ class Job(Wrapped):
         seconds: the time that the cached runs took.
         ledger: stores finished units; None without ``store``.
         ledger_suffix: what the names of units in the ledger end with, so that parts of an analysis do not share them.
-        chunks: how many copies fit into memory together, as far as this was found out.
+        chunks: how many copies fit into memory together, as far as is known.
     """
 
     model: Model
@@ -285,8 +285,8 @@ def prepare(model: Model, prompts: AnyPrompts, *, sites: Sequence[str] = ("z",))
 
     Args:
         prompts: prompts, or pairs.
-        sites: the activations to keep, among z, q, k, v and pattern. If an analysis needs another one, it runs the
-            prompts again, and the job keeps that activation too.
+        sites: the activations to cache, among z, q, k, v and pattern. If an analysis needs another one, it runs the
+            prompts again, and the job caches that activation too.
 
     Returns:
         A job, which analyses take in place of the model and the prompts. The scores are the same up to rounding.
@@ -302,9 +302,9 @@ def prepare(model: Model, prompts: AnyPrompts, *, sites: Sequence[str] = ("z",))
     ('activation patching of z, denoising', 'path patching to final, noising')
     """
     runs, limits = resolve(model, prompts), current().limits.in_one_process
-    kept = tuple(dict.fromkeys(("z", *_resumed(model), *check_sites(sites))))
-    on_disk = runs.bytes(dict.fromkeys(runs.tokens, kept)) > limits.memory
-    for run in runs.both(dict.fromkeys(runs.tokens, kept), limits, on_disk):
+    needed = tuple(dict.fromkeys(("z", *_resumed(model), *check_sites(sites))))
+    on_disk = runs.bytes(dict.fromkeys(runs.tokens, needed)) > limits.memory
+    for run in runs.both(dict.fromkeys(runs.tokens, needed), limits, on_disk):
         run.check_finite()
     intervention = Patch() if isinstance(prompts, PromptPairs) else Zero()
     return make_ready(runs, Spec(runs.prompts, intervention, kl_divergence, limits=limits))
@@ -378,7 +378,7 @@ def _as_before(plan: Plan, ledger: Ledger | None, name: str) -> Plan:
 
 
 def _resumed(model: Model) -> tuple[str, ...]:
-    """The activations that a run must keep so that it can be resumed at any layer."""
+    """The activations that must be cached so that a run can be resumed at any layer."""
     return RUN_SITES if model.backend.layout != "whole" else RUN_SITES[:1]
 
 
@@ -398,6 +398,6 @@ def _first_change(
         first = first.maximum(differs.long().argmax(1))
     elif source is not None and rule.site == "z":
         some = heads[:: max(1, len(heads) // _HEADS_TRIED)]
-        found = [new_z(rule, base, source, [head], place.at)[1][:, 0] for head in some]
-        first = first.maximum(first_change(found, rule).clamp_max(ids.shape[1] - 1))
+        changed = [new_z(rule, base, source, [head], place.at)[1][:, 0] for head in some]
+        first = first.maximum(first_change(changed, rule).clamp_max(ids.shape[1] - 1))
     return first

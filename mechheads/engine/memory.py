@@ -19,16 +19,16 @@ from mechheads.runs.head_cache import token_bytes
 UNSEEN = 40 * 2**20
 """Memory on a CPU that ``Cost`` does not count: buffers of matrix products, statistics, allocator overhead.
 
-Statistics of any number of prompts take less than this, and waves do not run any more when they are computed.
+Statistics of any number of prompts take less than this, and no wave runs while they are computed.
 """
 
-_KEPT = 31 * 2**20
+_BLOCK = 31 * 2**20
 
 
 def keep_freed_memory() -> None:
     """Make a CPU's allocator keep freed memory, instead of returning it to the system and requesting it again.
-    Linux' keeps up to twice the largest block, of at most 32 MB, that it has seen freed."""
-    torch.empty(_KEPT, dtype=torch.uint8)
+    On Linux, it keeps up to twice the largest block that it has seen freed, which counts up to 32 MB."""
+    torch.empty(_BLOCK, dtype=torch.uint8)
 
 
 class Cost(TorchDispatchMode):
@@ -44,11 +44,11 @@ class Cost(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         if (count := flop_registry.get(func._overloadpacket)) is not None:
             self.flops += count(*args, **(kwargs or {}), out_val=out)
-        given = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        inputs = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         for leaf in tree_leaves(out):
             if isinstance(leaf, torch.Tensor):
                 storage = leaf.untyped_storage()
-                if id(storage) not in given and id(storage) not in self._alive:
+                if id(storage) not in inputs and id(storage) not in self._alive:
                     self._now += storage.nbytes()
                     self.peak = max(self.peak, self._now)
                     self._alive[id(storage)] = weakref.finalize(storage, self._drop, id(storage), storage.nbytes())

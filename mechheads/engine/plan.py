@@ -31,7 +31,7 @@ BATCHES_A_WORKER = 3
 _LEAST_SPARE = 16
 """If cached runs fill the budget, prompts run together in this part of it: one at a time takes ten times as long."""
 VALUE_BYTES = 16
-"""What the value of a unit and a prompt takes: two numbers in float64, as it is measured and in the result."""
+"""The bytes of a value of a unit and a prompt: two numbers in float64, as it is measured and in the result."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,7 +51,7 @@ class Plan(Wrapped):
         forwards: the work in full forward passes of the prompts, the cached runs included.
         flops: floating-point operations.
         bytes: the most memory used at one time, besides the model.
-        on_disk: whether the cached runs are kept on disk.
+        on_disk: whether the cached runs are on disk.
         seconds: the estimated time; None until it is measured.
         budget: the memory that was allowed; if ``bytes`` is larger, the sweep cannot run with less.
         weights_on_disk: the bytes of the model's weights that are on disk.
@@ -116,7 +116,7 @@ class Plan(Wrapped):
     def __repr__(self) -> str:
         places = "1 place" if self.places == 1 else f"{self.places} places"
         prompts = "1 prompt" if self.prompts == 1 else f"{self.prompts} prompts"
-        kept = "on disk" if self.on_disk else "in memory"
+        where = "on disk" if self.on_disk else "in memory"
         waves = math.ceil(len(self.heads) * self.places / self.stack)
         heads = "1 head" if len(self.heads) == 1 else f"{len(self.heads)} heads"
         rows = "" if self.rows >= self.prompts else f", {self.rows} prompts at a time"
@@ -134,7 +134,7 @@ class Plan(Wrapped):
             f"{self.forwards:.3g} full forward passes, {self.flops / 1e12:.3g} TFLOP; {computed}",
             f"{waves} {'wave' if waves == 1 else 'waves'} of up to {self.stack} units that join at their own layer"
             f"{rows}; {_WHY[self.layout]}{more}",
-            f"memory {show_bytes(self.bytes)} besides the model{self.over_budget}{each}, cached runs {kept}",
+            f"memory {show_bytes(self.bytes)} besides the model{self.over_budget}{each}, cached runs {where}",
         ]
         if self.until is not None:
             late = "head comes" if self.unreached == 1 else "heads come"
@@ -162,7 +162,7 @@ def make_plan(
     packing: Packing | None = None,
 ) -> Plan:
     """Plan a sweep over cached runs: how much to compute at once, and what it costs.
-    What must stay leaves the rest of the budget to tokens, which are spent first on prompts, then evenly on heads."""
+    What stays in memory leaves the rest of the budget to tokens, first of more prompts, then of more heads."""
     (base, source), budget = runs, limits.memory
     model = base.need_model()
     prompts, pos = windows[0].n, base.tokens.ids.shape[1]
@@ -174,9 +174,9 @@ def make_plan(
     on_disk = any(store.on_disk for store in base.stores.values())
     cached = [cache_sizes(model, run.tokens, tuple(run.stores)) for run in (base, source) if run]
     cached += [cache_sizes(model, base.tokens, ("z",))] if site != "z" else []
-    kept = sum(sum(size.values()) // (model.n_layers if on_disk else 1) for size in cached)
-    kept += _base_logits(prompts, read, limits) + VALUE_BYTES * units * prompts
-    spare = max(budget - kept, budget // _LEAST_SPARE)
+    resident = sum(sum(size.values()) // (model.n_layers if on_disk else 1) for size in cached)
+    resident += _base_logits(prompts, read, limits) + VALUE_BYTES * units * prompts
+    spare = max(budget - resident, budget // _LEAST_SPARE)
     room = max(spare - logit_bytes(prompts, read, limits), budget // _LEAST_SPARE)
     if packing is not None and packing.width > tokens_in_flight(model, room, packing.width, limits):
         packing = None
@@ -207,7 +207,7 @@ def make_plan(
         stack=stack,
         rows=rows,
         layout=model.backend.layout,
-        bytes=kept + _in_flight(model, stack * widest, keys, stack * prompts, read, limits),
+        bytes=resident + _in_flight(model, stack * widest, keys, stack * prompts, read, limits),
         budget=budget,
         on_disk=on_disk,
         ablated=base.ablated,

@@ -1,8 +1,8 @@
 """One changed head of a sweep's first wave, claimed to be what one plain forward pass with hooks gives.
 
-It is the unit and the prompt with the largest change, in the row in which the sweep computed it: what a change outside
-makes wrong in some rows only is mostly large there. If even this change is too small to show anything, the same head's
-z set to zero is proved in its place.
+It is the unit and the prompt with the largest change, in the row in which the sweep computed it: if only some rows are
+wrong, their change is mostly large. If even this change is too small to show anything, the same head's z set to zero is
+proved in its place.
 """
 
 from __future__ import annotations
@@ -64,36 +64,36 @@ def prove_wave(
 
 
 def claim_of(job: Job, run: Provable, unit: Any, prompt: int, entry: int, states: Tensor) -> Claim:
-    """That a changed unit gives these states of a prompt at the positions that the metric reads."""
+    """The claim that a changed unit gives these states of a prompt at the positions that the metric reads."""
     edits = run.edits(unit, prompt, entry)
     n, reads, activation = int(job.tokens.on_cpu.lengths[prompt]), None, job.reading.activation
     at, mask = read_positions(job.spec.metric, job.tokens.on_cpu)
     read = mask[prompt].to(states.device)
-    found, unchanged = states[read], job.evaluator.base_states[prompt][read]
+    changed, unchanged = states[read], job.evaluator.base_states[prompt][read]
     if activation is not None:
         reads = (
             job.model.hook_name(activation.site, activation.head.layer),
             _taken(activation.site, activation.head.head),
         )
-        found = found[:, :n] if activation.site == "pattern" else found
+        changed = changed[:, :n] if activation.site == "pattern" else changed
         unchanged = unchanged[:, :n] if activation.site == "pattern" else unchanged
     ablations = [edit(job.model, "z", head, job.base.z[head][prompt, :n]) for head in job.base.ablated]
     ids = tuple(job.tokens.on_cpu.ids[prompt, :n].tolist())
     named = str(unit[0]) if isinstance(unit, tuple) else f"{len(unit)} heads"
     what = f"what the engine gives for prompt {prompt} with {named} changed"
     places = tuple(at[prompt][mask[prompt]].tolist())
-    return Claim(what, ids, places, found, [*ablations, *edits], reads, unchanged)
+    return Claim(what, ids, places, changed, [*ablations, *edits], reads, unchanged)
 
 
 def _of_site(run: HeadCache, site: str, head: HeadId, prompt: int) -> Claim:
-    """That a head's values in a run, from which others are patched, equal a plain forward pass of the prompt."""
+    """The claim that a head's values in the source run equal a plain forward pass of the prompt."""
     model, n = run.need_model(), int(run.tokens.on_cpu.lengths[prompt])
     ids = tuple(run.tokens.on_cpu.ids[prompt, :n].tolist())
     index = kv_head(head.head, model.n_heads, model.n_kv_heads) if site in KEY_SITES else head.head
     reads = (model.hook_name(site, head.layer), _taken(site, index))
     value = run.site(site)[head][prompt, :n]
-    found = value[:, :n] if site == "pattern" else value
-    return Claim(f"{site} of {head} in the source run of prompt {prompt}", ids, tuple(range(n)), found, (), reads)
+    value = value[:, :n] if site == "pattern" else value
+    return Claim(f"{site} of {head} in the source run of prompt {prompt}", ids, tuple(range(n)), value, (), reads)
 
 
 def _taken(site: str, head: int) -> Callable[[Tensor], Tensor]:

@@ -1,4 +1,4 @@
-"""The measured values of a job as ``HeadScores``, and warnings if the clean run contradicts the given answers."""
+"""The measured values of a job as ``HeadScores``, and warnings if the clean run contradicts the prompts' answers."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Metadata:
 
 
 def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], metadata: Metadata) -> HeadScores:
-    """Means over prompts with intervals, and p values where the kind has a test and the metric a null."""
+    """Means over prompts with intervals, and p values if the kind has a test and the metric a null."""
     spec, metric = job.spec, MetricInfo.of(job.spec.metric)
     positions = spec.positions if isinstance(spec.positions, str) else list(spec.positions)
     units = "all" if spec.heads is None else [str(head) for head in job.heads]
-    base, given = job.evaluator.base_value.cpu().numpy(), describe_given(spec.ablated)
+    base, ablated = job.evaluator.base_value.cpu().numpy(), describe_given(spec.ablated)
     bounds = metric.bounds_of_changes(job.evaluator.distance() if spec.normalize else 1.0) if metadata.exact else None
     only_0_and_1 = np.isin(base, (0, 1)).all() and np.isin(values[np.isfinite(values)], (-1, 0, 1)).all()
     if metric.bounds == (None, None) and not metric.share and only_0_and_1:
@@ -54,7 +54,7 @@ def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], meta
             "all prompts agree have no width; declare it with @mh.metric(share=True)"
         )
     result = {
-        "name": titled(metadata.name, given),
+        "name": titled(metadata.name, ablated),
         "unit": "share restored" if spec.normalize else metric.unit,
         "kind": metadata.kind,
         "extra": metadata.extra,
@@ -63,7 +63,7 @@ def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], meta
             {"metric": metric.name, "prompts": job.fingerprint(), "n_prompts": len(job.tokens), "seed": spec.seed},
             {"positions": positions, metadata.units: units},
             metadata.more,
-            given,
+            ablated,
         ),
     }
     test = {
@@ -91,12 +91,12 @@ _PROMPT_SHOWN = 60
 
 
 class AnswerWarning(UserWarning):
-    """Warns that the clean run contradicts the given answers."""
+    """Warns that the clean run contradicts the prompts' answers."""
 
 
 @torch.no_grad()
 def warn_of_answers(job: Job) -> None:
-    """Warn if the clean run contradicts the given answers, which give numbers that look plausible.
+    """Warn if the clean run contradicts the answers, as mistaken answers give numbers that look plausible.
     Either an answer lacks its leading space, or the model prefers the wrong answer."""
     clean = job.source if job.source is not None and job.spec.base == "corrupted" else job.base
     tokenizer, tokens = job.model.tokenizer, clean.tokens.on_cpu
@@ -128,12 +128,12 @@ def warn_of_answers(job: Job) -> None:
 
 def _with_space(answer: Int[Tensor, " prompt"], tokenizer: Any) -> Int[Tensor, " prompt"]:
     """The tokens of the same words with a leading space; an answer stays as it is if it has no such token."""
-    found = {}
+    with_space = {}
     for token in answer.unique().tolist():
         text = token_strings([token], tokenizer)[0]
         spaced = single_token(" " + text, tokenizer) if text.strip() and not text[0].isspace() else None
-        found[token] = token if spaced is None else spaced
-    return torch.tensor([found[token] for token in answer.tolist()])
+        with_space[token] = token if spaced is None else spaced
+    return torch.tensor([with_space[token] for token in answer.tolist()])
 
 
 def _shown(

@@ -29,7 +29,7 @@ _WORTH_PACKING = 0.9
 @dataclass(frozen=True)
 class Window:
     """One row per prompt, from the first position that changes to the last of those that are read (``at``).
-    What says where activations change is worked out on the CPU, so that nothing waits for a GPU, and moved once."""
+    Positions are worked out on the CPU, so that nothing waits for a GPU, and moved to the device once."""
 
     start: Int[Tensor, " prompt"]
     width: int
@@ -222,24 +222,24 @@ class Packing:
     @classmethod
     def find(cls, ids: Int[Tensor, "prompt pos"], window: Window) -> Packing | None:
         """The cheapest way to pack the prompts into rows, or None if one row per prompt costs about as little.
-        Prompts sorted by tokens are cut into rows; the cheapest cuts of the first n are found from fewer."""
+        Prompts sorted by tokens are cut into rows; the cheapest cuts of the first n are options from fewer."""
         start, last = int(window.start.amin()), window.at.amax(1).tolist()
         texts = [row[: end + 1] for row, end in zip(ids.tolist(), last, strict=True)]
         order = sorted(range(len(texts)), key=lambda prompt: texts[prompt])
         alike = [shared_start(ids[order[i : i + 2]]) for i in range(len(order) - 1)]
         cheapest: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]
         for end in range(1, len(order) + 1):
-            shared, whole, found = last[order[end - 1]], 0, []
+            shared, whole, options = last[order[end - 1]], 0, []
             for begin in reversed(range(end)):
                 if begin < end - 1:
                     shared = min(shared, alike[begin])
                 shared, whole = min(shared, last[order[begin]]), whole + len(texts[order[begin]])
                 width = whole - (end - begin) * shared + max(0, shared - start)
-                if found and width > _PACKED_WIDTH:
+                if options and width > _PACKED_WIDTH:
                     break
                 cost, cuts = cheapest[begin]
-                found.append((cost + _cost(width) + _ROW_COSTS, (*cuts, (begin, width))))
-            cheapest.append(min(found))
+                options.append((cost + _cost(width) + _ROW_COSTS, (*cuts, (begin, width))))
+            cheapest.append(min(options))
         cuts = cheapest[-1][1]
         begins, widths = [begin for begin, _ in cuts], [width for _, width in cuts]
         cost, alone = sum(map(_cost, widths)), len(last) * _cost(window.width)

@@ -91,8 +91,8 @@ def sweep(
 
 def run_spec(runs: CachedRuns, spec: Spec, metadata: Metadata) -> HeadScores:
     """Run a sweep from its request to its result."""
-    with Store(current().store) as kept:
-        job = make_ready(runs, spec, kept)
+    with Store(current().store) as store:
+        job = make_ready(runs, spec, store)
         work = effects(job)
         warn_of_answers(job)
         measured = measure(work, batches(job))
@@ -149,7 +149,7 @@ def plan(
         middle, prepared = every[len(every) // 2], cost.flops
         run.all_new_z(middle[0])
         altering = cost.flops - prepared
-        evaluator.value(evaluator.base_states.expand(job.plan.stack, -1, -1, -1))  # kept between waves
+        evaluator.value(evaluator.base_states.expand(job.plan.stack, -1, -1, -1))  # cached between waves
         units, before = _middle_wave(job, middle), cost.flops
         finals = job.chunks.run(run, units)
         evaluator(finals[0])
@@ -168,7 +168,7 @@ def plan(
         reading = (bytes_read + job.plan.weights_on_disk) * on_disk.seconds / max(1, on_disk.bytes_read)
     most = cost.peak + UNSEEN + VALUE_BYTES * job.plan.units * job.plan.prompts
     flops = prepared + altering * len(every) + waved
-    found = replace(
+    estimate = replace(
         job.plan,
         flops=flops,
         forwards=flops / flops_of_a_pass(job.plan, model),
@@ -176,8 +176,8 @@ def plan(
         bytes=most if on_disk is None else max(most, job.plan.bytes),
     )
     if limits.workers is not None:
-        found = with_workers(found, model, pool_of(limits.workers).replicas, job.seconds)
-    return found
+        estimate = with_workers(estimate, model, pool_of(limits.workers).replicas, job.seconds)
+    return estimate
 
 
 def _middle_wave(job: Job, places: Sequence[int]) -> Sequence[Unit]:

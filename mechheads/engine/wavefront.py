@@ -252,9 +252,9 @@ class Wave:
         past, own = pattern[..., : self.n_past], pattern[..., self.n_past :]
         own = own.unflatten(-1, (fold.per_row, -1)).sum(-2)
         where = self.window.positions[:, None].expand(own.shape)
-        found = pattern.new_zeros(*own.shape[:-1], self.base.tokens.ids.shape[1])
-        found[..., : self.n_past] = past
-        return found.scatter_add(-1, where, own)
+        by_position = pattern.new_zeros(*own.shape[:-1], self.base.tokens.ids.shape[1])
+        by_position[..., : self.n_past] = past
+        return by_position.scatter_add(-1, where, own)
 
     def _call(self, layer: int, rows: Tensor, fold: _Fold, keys: Keys, read: bool = False) -> Tensor:
         if self.layout == "whole":

@@ -37,7 +37,7 @@ Run = Callable[[Sequence[Any]], list[Float[Tensor, "unit prompt position d_model
 Read = Callable[[Sequence[Any], list[Float[Tensor, "unit prompt position d_model"]]], Values]
 """The values of units, from the units and their final states."""
 _SMALL = 0.01
-"""Values of this size are compared as closely as larger ones are."""
+"""The size up to which values need not agree more closely."""
 Take = Callable[[Sequence[Any], Values], object]
 """Gets the units of a batch and their values."""
 
@@ -81,7 +81,7 @@ def effects(job: Job) -> Work:
 
 @dataclass
 class Finished:
-    """The values of the units that were reached, and whether Ctrl-C stopped the work."""
+    """The values of the units that were finished, and whether Ctrl-C stopped the work."""
 
     values: dict[Any, np.ndarray] = field(default_factory=dict)
     interrupted: bool = False
@@ -99,60 +99,60 @@ def measure(work: Work, batches: list[Batch], *, groups: tuple[int, ...] = (), b
     """Measure heads at places, ``groups`` of numbers for each prompt, and warn of those without a value."""
     job, model = work.job, work.job.model
     scale = job.evaluator.distance() if job.spec.normalize else 1.0
-    found = finish(work, batches, what=f"{bar}{len(job.measured)} heads")
+    finished = finish(work, batches, what=f"{bar}{len(job.measured)} heads")
     shape = (*groups, len(job.places), len(job.tokens))
     heads = np.full((model.n_layers, model.n_heads, *shape), np.nan)
     for head in set(job.heads) - set(job.measured):
         heads[head.layer, head.head] = np.nan if job.reading.takes(head, job.site) else 0
-    reached, undefined = len(found.values), set[HeadId]()
-    while found.values:  # each goes as it is copied, because for many prompts both together are large
-        (head, place), change = found.values.popitem()
+    reached, undefined = len(finished.values), set[HeadId]()
+    while finished.values:  # each goes as it is copied, because for many prompts both together are large
+        (head, place), change = finished.values.popitem()
         heads[head.layer, head.head, ..., place, :] = change / scale
         if np.isnan(change).any():
             undefined.add(head)
-    if found.interrupted:
+    if finished.interrupted:
         units = sum(len(batch.units) for batch in batches)
         warn(interrupted_after(f"{reached} of {units} units", "the rest are NaN"))
     if undefined:
         shown = ", ".join(map(str, sorted(undefined)[:5])) + (", ..." if len(undefined) > 5 else "")
         warn(f"metric {name_of(job.spec.metric)} gave values that are not finite for {shown}; their scores are NaN")
-    return Measured(heads, found.interrupted)
+    return Measured(heads, finished.interrupted)
 
 
 def finish(work: Work, batches: list[Batch], *, what: str) -> Finished:
     """Compute all units that are not in the job's ledger, and commit each batch as soon as it is computed."""
-    job, found = work.job, Finished()
+    job, finished = work.job, Finished()
     units = [unit for batch in batches for unit in batch.units]
     stored = {} if job.ledger is None else job.ledger.finished()
     for unit in units:
         if (values := stored.get(unit_key(unit, job.ledger_suffix))) is not None:
-            found.values[unit] = values
+            finished.values[unit] = values
     bar = Bar(
         total=sum(map(job.reading.cost_of, units)),
-        initial=sum(map(job.reading.cost_of, found.values)),
+        initial=sum(map(job.reading.cost_of, finished.values)),
         leave=False,
         desc=what,
         bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} to go",
     )
 
     def take(units: Sequence[Any], values: Values) -> None:
-        new = {unit: value for unit, value in zip(units, values, strict=True) if unit not in found.values}
+        new = {unit: value for unit, value in zip(units, values, strict=True) if unit not in finished.values}
         if job.ledger is not None:
-            kept = job.ledger.commit({unit_key(unit, job.ledger_suffix): value for unit, value in new.items()})
-            new = {unit: kept[unit_key(unit, job.ledger_suffix)] for unit in new}
-        found.values |= new
+            committed = job.ledger.commit({unit_key(unit, job.ledger_suffix): value for unit, value in new.items()})
+            new = {unit: committed[unit_key(unit, job.ledger_suffix)] for unit in new}
+        finished.values |= new
         bar.update(sum(map(job.reading.cost_of, new)))
 
-    left = [batch for batch in batches if not found.values.keys() >= set(batch.units)]
+    left = [batch for batch in batches if not finished.values.keys() >= set(batch.units)]
     with until_interrupted() as interrupts, bar:
-        _repeat(work, batches, found.values)
-        found.interrupted = compute(work, left, take)
-    found.interrupted |= interrupts.interrupted
-    return found
+        _repeat(work, batches, finished.values)
+        finished.interrupted = compute(work, left, take)
+    finished.interrupted |= interrupts.interrupted
+    return finished
 
 
 def _repeat(work: Work, batches: Sequence[Batch], stored: Mapping[Any, np.ndarray]) -> None:
-    """Compute the two stored units furthest from 0 again: alone, and if that differs, in the batch of before."""
+    """Compute the two stored units furthest from 0 again: alone, and if that differs, in the same batch as before."""
     job = work.job
     far = {unit: float(np.nanmax(np.abs(values), initial=0.0)) for unit, values in stored.items()}
     for unit in sorted(far, key=far.__getitem__, reverse=True)[:2]:
@@ -224,10 +224,10 @@ NewZ = tuple[HeadId, Tensor, int]
 
 @dataclass
 class UnitRuns:
-    """Runs units of a job; what is computed for all heads at once is kept until other places need another one."""
+    """Runs units of a job; what is computed for all heads at once is cached until other places need another one."""
 
     job: Job
-    _kept: tuple[int | None, AllNewZ] | None = None
+    _cached: tuple[int | None, AllNewZ] | None = None
 
     def __call__(self, units: Sequence[Unit]) -> list[Float[Tensor, "unit prompt position d_model"]]:
         """The final states at the read positions, as the only entry."""
@@ -247,16 +247,16 @@ class UnitRuns:
         heads: dict[tuple[int, int], list[HeadId]] = {}
         for head, place in units:
             heads.setdefault((head.layer, place), []).append(head)
-        found: dict[tuple[HeadId, int], tuple[Tensor, int]] = {}
+        by_unit: dict[tuple[HeadId, int], tuple[Tensor, int]] = {}
         differs = []
         for (_, place), of_layer in heads.items():
             at, of_all = job.places[place].at, self.all_new_z(place)
             new, changed = new_z(rule, job.base, job.source, of_layer, at, of_all)
             by_pos = new.transpose(1, 2)
-            found |= {(head, place): (by_pos, i) for i, head in enumerate(of_layer)}
+            by_unit |= {(head, place): (by_pos, i) for i, head in enumerate(of_layer)}
             differs.append(changed.any(1))
         first = first_change(differs, rule)
-        return [(head, *found[head, place]) for head, place in units], first
+        return [(head, *by_unit[head, place]) for head, place in units], first
 
     def edits(self, unit: Unit, prompt: int, entry: int = 0) -> list[PlainHook]:
         """The hooks that change a unit in a plain forward pass of a prompt; a k or v that heads share, as its z."""
@@ -281,12 +281,12 @@ class UnitRuns:
         job, key = self.job, place if self.job.site in KEY_SITES else None
         if job.site == "z":
             return None
-        if self._kept is None or self._kept[0] != key:
-            self._kept, at = None, None if key is None else job.places[key].at
+        if self._cached is None or self._cached[0] != key:
+            self._cached, at = None, None if key is None else job.places[key].at
             layers = sorted({head.layer for head in (*job.measured, *job.base.ablated)})
             rule = CheckedIntervention(job.intervention)
-            self._kept = key, all_new_z(job.model, job.base, job.source, rule, at, layers, job.plan.rows)
-        return self._kept[1]
+            self._cached = key, all_new_z(job.model, job.base, job.source, rule, at, layers, job.plan.rows)
+        return self._cached[1]
 
 
 def taken(

@@ -54,7 +54,7 @@ def attribution_patch(
     The estimate is (new z - old z) . d metric / d z, summed over positions. It is exact if the model is linear after
     z, and good for small changes. It is misleading if later norms or attention saturate, or if effects cancel.
 
-    To patch the heads with the largest estimates exactly, give them as ``heads=found.heads(20)``.
+    To patch the heads with the largest estimates exactly, give them as ``heads=estimate.heads(20)``.
 
     Args:
         pairs, site, direction: as in ``mh.activation_patch``. How a new q, k, v or pattern changes z is computed

@@ -97,7 +97,7 @@ def patch_sets(
         intervention: computes each head's new activation, as in ``mh.sweep``; by default, it is z of the source run.
         metric: what is measured, as in ``mh.sweep``.
         direction: for pairs, ``"denoising"`` changes the corrupted run, ``"noising"`` the clean run.
-        normalize, given: as in ``mh.sweep``; no set has a head in it that is ablated all the time.
+        normalize, given: as in ``mh.sweep``; no set may contain a head that ``given`` ablates.
 
     Returns:
         metric(changed) - metric(base) of each set, in the metric's unit; with ``normalize``, as a share of the
