@@ -228,7 +228,7 @@ def _own_ids(text: str | Sequence[int], number: int, model: Model) -> list[int]:
     else:
         ids = list(text)
         if type(text) is not Unpadded:
-            check_padding({number: ids}, model.tokenizer, "text", warns=False)
+            check_padding({number: ids}, model.tokenizer, "text")
     if any(not 0 <= token < model.d_vocab for token in ids):
         raise ValueError(f"texts[{number}] contains token ids outside 0..{model.d_vocab - 1}")
     return ids

@@ -133,7 +133,7 @@ class Task(Wrapped):
         """
         for name, items in (("prompt", self.prompts), ("target", self.targets)):
             rows_of_ids = {index: item for index, item in enumerate(items) if not isinstance(item, (str, Unpadded))}
-            check_padding(rows_of_ids, model.tokenizer, name, warns=name == "prompt")
+            check_padding(rows_of_ids, model.tokenizer, name)
         rows, kept, rejected = [], [], {}
         for index, (prompt, target) in enumerate(zip(self.prompts, self.targets, strict=True)):
             try:

@@ -1,10 +1,10 @@
-"""Chats: checked, and written in the words of the model's own template.
+"""Chats, checked and rendered with the model's own chat template.
 
-A chat that ends with a message of the user is followed by what opens the assistant's answer. One that ends with a
-message of the assistant goes on within this message. Everything that is given must stand in what the template writes:
-many templates leave out a role that they do not know, or a system message, without a word.
+After a chat that ends with a message of the user, the template opens the assistant's answer. A chat that ends with a
+message of the assistant goes on within this message. Every message must appear in the rendered text: many templates
+silently leave out a role that they do not know, or a system message.
 
-A template that reads the date of today by ``strftime_now`` gets the date of ``mh.settings``, or the day on which the
+A template that reads today's date with ``strftime_now`` gets the date of ``mh.settings``, or the day on which the
 analysis began, and the result's provenance names it.
 """
 
@@ -26,27 +26,26 @@ _ROLES = ("system", "user", "assistant")
 _ASSISTANT = ("assistant", "model")
 """Roles of the model itself; Gemma's templates call it ``model``."""
 _EXAMPLE = '[{"role": "user", "content": "..."}]'
-_SHARED = {"from", "value"}
-"""The keys of a message in the form of ShareGPT."""
 _MARK = "\uf8ff"
-"""A letter for private use, which no template writes."""
+"""A character for private use, which no template writes."""
 
 
 def is_chat(item: Any) -> bool:
-    """Whether an item is meant as a chat, right or wrong: a list with messages in it, or with several chats."""
+    """Whether an item is meant as a chat, valid or not: a list whose first entry is an object."""
     first = next(iter(item), None) if isinstance(item, Iterable) and not isinstance(item, (str, Mapping)) else None
-    return isinstance(first, Mapping) or (isinstance(first, (list, tuple)) and is_chat(first))
+    return isinstance(first, Mapping)
 
 
 def chat_tokens(chat: Any, tokenizer: Any, what: str) -> tuple[list[int], str, list[tuple[int, int]] | None]:
-    """The token ids of a chat, its text, and the characters of each token, if they are known."""
+    """The token ids of a chat, its text, and each token's span of characters, if it is known."""
     messages = messages_of(chat, what)
-    text = _written(messages, tokenizer, what)
+    text = _rendered(messages, tokenizer, what)
     template = template_of(tokenizer)
     for index, message in enumerate(messages):
-        if found := control_tokens_in(message["content"], tokenizer, "" if message["role"] in _ASSISTANT else template):
+        by_model = message["role"] in _ASSISTANT
+        if controls := control_tokens_in(message["content"], tokenizer, "" if by_model else template):
             raise ValueError(
-                f"{what}: message {index} has {found[0]!r} in its content, which the tokenizer reads as a control "
+                f"{what}: message {index} has {controls[0]!r} in its content, which the tokenizer reads as a control "
                 "token: the message may end there, or another begin. Take it out, or give the whole prompt as a string"
             )
     ids, offsets = text_ids(text, tokenizer, special=False)
@@ -54,36 +53,27 @@ def chat_tokens(chat: Any, tokenizer: Any, what: str) -> tuple[list[int], str, l
 
 
 def chat_text(chat: Any, tokenizer: Any, what: str = "the chat") -> str:
-    """A chat in the words of the template, up to where the model goes on: an answer opened, or its own last message."""
-    return _written(messages_of(chat, what), tokenizer, what)
+    """The text of a chat, up to where the model goes on: after the opening of an answer, or after its last message."""
+    return _rendered(messages_of(chat, what), tokenizer, what)
 
 
 def continues(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a chat ends with the beginning of an answer."""
+    """Whether a chat ends with the beginning of an answer, a message of the assistant."""
     return messages[-1]["role"] in _ASSISTANT
 
 
 def messages_of(chat: Any, what: str = "the chat") -> list[dict[str, str]]:
     """The messages of a chat, each with its role and its content as one text."""
     if isinstance(chat, Mapping):
-        several = [name for name in ("messages", "conversations", "conversation") if name in chat]
-        how = f"give its list of messages, [{several[0]!r}]" if several else f"a chat is a list of messages, {_EXAMPLE}"
-        raise ValueError(f"{what} is one object with {_keys(chat)}; {how}")
+        raise ValueError(f"{what} is one object with {_keys(chat)}; a chat is a list of messages, {_EXAMPLE}")
     if not len(chat):
         raise ValueError(f"{what} is a chat without messages; give at least one, {_EXAMPLE}")
     return [_message(message, f"{what}: message {index}") for index, message in enumerate(chat)]
 
 
 def _message(message: Any, what: str) -> dict[str, str]:
-    if isinstance(message, (list, tuple)):
-        raise ValueError(f"{what} is a list, so there are several chats in one; give each as a prompt of its own")
     if not isinstance(message, Mapping):
         raise ValueError(f'{what} is {shown(message)}; each message is an object, {{"role": ..., "content": ...}}')
-    if message.keys() >= _SHARED and "content" not in message:
-        raise ValueError(
-            f'{what} has the keys "from" and "value" of ShareGPT; write {{"role": ..., "content": message["value"]}}, '
-            'with the role "user" for "human" and "assistant" for "gpt"'
-        )
     for key in ("role", "content"):
         if key not in message:
             raise ValueError(f'{what} has {_keys(message)} and no {key!r}; write {{"role": ..., "content": ...}}')
@@ -107,13 +97,13 @@ def _message(message: Any, what: str) -> dict[str, str]:
 
 
 def _is_text(part: Any) -> bool:
-    """Whether a part of a content is a text."""
-    given = {key: value for key, value in part.items() if value is not None} if isinstance(part, Mapping) else {}
-    return given.keys() == {"type", "text"} and given["type"] == "text" and isinstance(given["text"], str)
+    """Whether a part of a message's content is a text."""
+    present = {key: value for key, value in part.items() if value is not None} if isinstance(part, Mapping) else {}
+    return present.keys() == {"type", "text"} and present["type"] == "text" and isinstance(present["text"], str)
 
 
-def _written(messages: Sequence[Mapping[str, str]], tokenizer: Any, what: str) -> str:
-    """The text of a chat."""
+def _rendered(messages: Sequence[Mapping[str, str]], tokenizer: Any, what: str) -> str:
+    """The text that the chat template makes of checked messages."""
     template, last = template_of(tokenizer), messages[-1]["content"]
     for index, message in enumerate(messages):
         role = message["role"]
@@ -145,7 +135,7 @@ def _apply(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> str:
 
 
 def _left_out(messages: Sequence[Mapping[str, str]], text: str, template: str, tokenizer: Any) -> int | None:
-    """The first message that the template did not write, but for spaces around it; None if all are there."""
+    """The index of the first message that the template leaves out, apart from spaces around it; None if none."""
     contents = [message["content"].strip() for message in messages]
     for index, content in enumerate(contents):
         if content and text.count(content) < sum(other.count(content) for other in contents):
@@ -153,7 +143,7 @@ def _left_out(messages: Sequence[Mapping[str, str]], text: str, template: str, t
     anyway = "\n".join([template, *(message["role"] for message in messages)])
     if not any(content and content in anyway for content in contents):
         return None
-    # a short content may be there because the template writes it anyway: write the chat again, with marks
+    # the template itself may write a short content: render the chat again, with a mark in each message
     marks = [f"{_MARK}{index}{_MARK}" for index in range(len(messages))]
     marked = [{**message, "content": message["content"] + mark} for message, mark in zip(messages, marks, strict=True)]
     again = _apply(tokenizer, marked)
@@ -161,7 +151,7 @@ def _left_out(messages: Sequence[Mapping[str, str]], text: str, template: str, t
 
 
 def control_tokens_in(text: str, tokenizer: Any, template: str = "") -> list[str]:
-    """The control tokens in a text: special tokens, and tokens added to the vocabulary that a template writes."""
+    """The control tokens in a text: special tokens, and added tokens that occur in the template."""
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
     return [
         token.content
@@ -171,22 +161,21 @@ def control_tokens_in(text: str, tokenizer: Any, template: str = "") -> list[str
 
 
 def _keys(message: Mapping[Any, Any]) -> str:
-    shown = ", ".join(map(repr, list(message)[:6])) or "no keys"
-    return f"the keys {shown}" if message else shown
+    return f"the keys {', '.join(map(repr, list(message)[:6]))}" if message else "no keys"
 
 
 # -- the template of the model ---------------------------------------------------------------------------
 
 _NOW = re.compile(r"""\bstrftime_now\(\s*(['"])([^'"]*)\1\s*\)""")
-"""Where a template writes the date of today."""
+"""Where a template writes today's date."""
 _OURS = ("messages", "add_generation_prompt", "continue_final_message")
-"""What every chat decides by itself."""
+"""The options that follow from each chat."""
 _NOTED: ContextVar[tuple[MutableMapping[str, Any], ...]] = ContextVar("noted", default=())
 
 
 @contextmanager
 def noting(notes: MutableMapping[str, Any]) -> Iterator[None]:
-    """Note inside how chats are read, for the provenance of results."""
+    """A context that writes into ``notes`` how chats are rendered, for the provenance of results."""
     token = _NOTED.set((*_NOTED.get(), notes))
     try:
         yield
@@ -195,19 +184,19 @@ def noting(notes: MutableMapping[str, Any]) -> Iterator[None]:
 
 
 def note(name: str, value: Any) -> None:
-    """Note how chats are read."""
+    """Write into all current notes how chats are rendered."""
     for notes in _NOTED.get():
         notes[name] = value
 
 
 def as_here() -> settings:
-    """Settings by which chats are read as they are here, on the same day, also in a process that gets them."""
+    """Settings that render chats as they are rendered now, with the same date, also in another process."""
     now = current()
     return settings(date=now.date or datetime.date.today(), template_options=now.template_options)
 
 
 def template_of(tokenizer: Any) -> str:
-    """The text of a tokenizer's chat template."""
+    """The source of a tokenizer's chat template."""
     template = getattr(tokenizer, "chat_template", None)
     if not template:
         raise ValueError("this model has no chat template; give prompts as plain strings or token ids")
@@ -222,11 +211,11 @@ def template_of(tokenizer: Any) -> str:
 
 
 def apply_template(tokenizer: Any, messages: list[Any], **options: Any) -> str:
-    """What ``tokenizer.apply_chat_template`` gives, with the date and the options of the settings."""
+    """The text of ``tokenizer.apply_chat_template``, with the date and the options of the settings."""
     template = template_of(tokenizer)
-    given = _options(template) | {"chat_template": _dated(template)} | options
+    arguments = _options(template) | {"chat_template": _dated(template)} | options
     try:
-        return tokenizer.apply_chat_template(messages, tokenize=False, **given)
+        return tokenizer.apply_chat_template(messages, tokenize=False, **arguments)
     except Exception as error:  # a template is a program that comes with the model
         raise ValueError(f"this model's chat template fails: {error}; give prompts as plain strings") from error
 
@@ -244,7 +233,7 @@ def _options(template: str) -> dict[str, Any]:
 
 
 def _dated(template: str) -> str:
-    """A template with the date in it, if it asks for it."""
+    """The template with the date written into it, if it reads the date."""
     if "strftime_now" not in template:
         return template
     midnight = datetime.datetime.fromisoformat(current().date or datetime.date.today().isoformat())

@@ -1,10 +1,9 @@
-"""Text as token ids: the one door through which every text of a user becomes a row of tokens.
+"""Text as token ids.
 
-Two rules hold everywhere. A whole text has the tokens that its tokenizer gives it, with the beginning tokens that the
-tokenizer puts before every text, once, and without an end token: what a model says next is asked after the last word. A
-*piece* of a text, such as an answer, has the tokens that it has where it stands: of context and piece together, without
-the context's. Many tokenizers (Llama 2, Mistral, Phi-3) would put a space before a piece that is tokenised
-alone.
+Two rules hold everywhere. A whole text has the tokens that its tokenizer gives it, with the tokenizer's beginning
+tokens once and without an end token, because the model continues after the last word. A *piece* of a text, such as an
+answer, has the tokens that it has in its context: those of context and piece together, without the context's. Many
+tokenizers (Llama 2, Mistral, Phi-3) would put a space before a piece that is tokenised alone.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from typing import Any
 from mechheads.io.text import check_unicode
 
 _CONTEXTS = (":", "(", "\n", "a")
-"""Where a piece stands if nobody says where; the first of them that is a token of its own before the piece is used."""
+"""Contexts for a piece whose context is unknown; the first that stays a token of its own before the piece is used."""
 
 
 def text_ids(text: str, tokenizer: Any, *, special: bool = True) -> tuple[list[int], list[tuple[int, int]] | None]:
-    """The ids of a whole text, with beginning tokens once if ``special``, and the characters of each, if known."""
+    """The ids of a whole text, with beginning tokens if ``special``, and each token's span of characters, if known."""
     spans = {"return_offsets_mapping": True} if getattr(tokenizer, "is_fast", False) else {}
     bare = tokenizer(text, add_special_tokens=False, verbose=False, **spans)
     ids, offsets = list(bare["input_ids"]), bare.get("offset_mapping")
@@ -49,7 +48,7 @@ def ids_after(context: str, piece: str, tokenizer: Any) -> list[int] | None:
 
 
 def piece_ids(piece: str, tokenizer: Any) -> list[int]:
-    """The token ids of a piece in the middle of a text, if nobody says after what."""
+    """The token ids of a piece in the middle of a text, if its context is unknown."""
     for context in _CONTEXTS:
         if ids := ids_after(context, piece, tokenizer):
             return ids
@@ -57,7 +56,7 @@ def piece_ids(piece: str, tokenizer: Any) -> list[int]:
 
 
 def text_of(ids: Sequence[int], tokenizer: Any) -> str | None:
-    """The text that has these tokens, with or without the beginning tokens before it; None if there is no such text."""
+    """The text that has these tokens, without beginning tokens if it can be; None if there is no such text."""
     begin, ids = begin_tokens(tokenizer), list(ids)
     for start in dict.fromkeys([len(begin) if ids[: len(begin)] == begin else 0, 0]):
         text = tokenizer.decode(ids[start:], skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -84,9 +83,10 @@ def token_strings(ids: Sequence[int], tokenizer: Any) -> list[str]:
 
 
 def _with_bytes(text: str, token: int, tokenizer: Any) -> str:
-    """The text of a part of a character, by its name in the vocabulary: a letter for each byte, or ``<0xE2>``."""
+    """The text of a token, with ``<0xE2>`` for each byte that is only a part of a character."""
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+    # a byte-level vocabulary writes each byte as one letter
     name, bytes_of = tokenizer.convert_ids_to_tokens(token), {letter: i for i, letter in bytes_to_unicode().items()}
     if not isinstance(name, str) or not bytes_of.keys() >= set(name):
         return text

@@ -1,6 +1,6 @@
-"""Prompts and pairs of prompts: token ids, named positions, answers and clusters.
+"""Prompts and pairs of prompts: texts or token ids, named positions, answers and clusters.
 
-Rows are padded on the right. A causal model never looks ahead, so the real tokens give the same activations as without
+Rows are padded on the right. A causal model never looks ahead, so the real tokens have the same activations as without
 padding, no attention mask is needed, and position ``i`` of a row is token ``i`` of its prompt.
 """
 
@@ -43,18 +43,18 @@ class Prompts(Wrapped):
     Args:
         items: each a string, a chat (list of ``{"role": ..., "content": ...}``, rendered with the model's own chat
             template and the opening of the assistant's answer) or a list of token ids without padding. Make a list of
-            anything else that holds them: ``list(iterator)``, ``array.tolist()``, ``table[column].tolist()``.
+            any other container: ``list(iterator)``, ``array.tolist()``, ``table[column].tolist()``.
         answer: the expected next token of each prompt, as text (``" Paris"``, one token) or, as a whole number, its
-            id. Files have their own rule, see ``PromptPairs.from_file``.
+            id. ``PromptPairs.from_file`` reads numbers in files as text.
         wrong: the token that the answer is compared with, as text or id.
         positions: named positions. Each entry is a piece of text that occurs once in its prompt (the position is
             its last token), a token index, or a (start, end) span of characters. ``last`` is always defined.
         cluster: a label for each prompt, a text or a whole number (1 and "1" are the same). Prompts with the same label
             (an entity, a template) are not independent, and intervals are computed over clusters. By default every
-            prompt is its own cluster, and a prompt that is given several times is one, whatever its answers.
+            prompt is its own cluster, and copies of a prompt are one cluster, whatever their answers.
 
-    Strings are tokenised as the model's own tokenizer does it, with the beginning token that it puts before every text,
-    once, and without an end token. An answer has the token that it has after its prompt.
+    Strings are tokenised by the model's own tokenizer, with its beginning token once and without an end token. An
+    answer has the token that it has after its prompt.
 
     >>> prompts = mh.Prompts(["The capital of France is"], answer=[" Paris"], positions={"subject": [" France"]})
     >>> prompts.tokens(model).positions["subject"].tolist()
@@ -114,8 +114,8 @@ class Prompts(Wrapped):
             row[: len(row_ids)] = torch.tensor(row_ids)
         positions = {"last": lengths - 1}
         for name, column in self.positions.items():
-            found = [tokens_at(column[index], name, index, *row)[-1] for index, row in enumerate(rows)]
-            positions[name] = torch.tensor(found)
+            last = [tokens_at(column[index], name, index, *row)[-1] for index, row in enumerate(rows)]
+            positions[name] = torch.tensor(last)
         return Tokens(
             ids=ids,
             lengths=lengths,
@@ -132,17 +132,17 @@ class PromptPairs(Wrapped):
     """Clean prompts and corrupted prompts that align with them token by token.
 
     Args:
-        clean, corrupted: the prompts, as in ``Prompts``; the two prompts of a pair must have equally many tokens.
+        clean, corrupted: the prompts, as in ``Prompts``; the two prompts of a pair must have the same number of tokens.
         answer: the correct next token for the clean prompt.
         wrong: the correct next token for the corrupted prompt.
         positions: named positions, as in ``Prompts``; a tuple ``(clean, corrupted)`` of lists if the texts differ.
         cluster: as in ``Prompts``. By default every pair is its own cluster, and pairs that share a prompt, clean or
             corrupted, are one, also if they share it through other pairs: France and Italy, Italy and Spain.
-        source: where the pairs come from, for people.
+        source: where the pairs come from, for readers of the repr.
 
     Raises:
-        ValueError: if the lists differ in length. Tokenising raises a ValueError that names the first pair
-            that does not align and shows both rows of tokens.
+        ValueError: if the lists differ in length; when they are tokenised, if a pair does not align. The message names
+            the pair and shows both rows of tokens.
 
     >>> pairs = mh.PromptPairs(
     ...     clean=["The capital of France is"], corrupted=["The capital of Italy is"],
@@ -214,10 +214,10 @@ class PromptPairs(Wrapped):
             one, other = getattr(clean.on_cpu, name), getattr(corrupted.on_cpu, name)
             if one is not None and (apart := one != other).any():
                 index = int(apart.nonzero()[0])
-                shown = token_strings([int(one[index]), int(other[index])], model.tokenizer)
+                texts = token_strings([int(one[index]), int(other[index])], model.tokenizer)
                 raise ValueError(
-                    f"{name}[{index}] is the token {shown[0]!r} ({int(one[index])}) after the clean prompt and "
-                    f"{shown[1]!r} ({int(other[index])}) after the corrupted one; end both prompts alike, or give a "
+                    f"{name}[{index}] is the token {texts[0]!r} ({int(one[index])}) after the clean prompt and "
+                    f"{texts[1]!r} ({int(other[index])}) after the corrupted one; end both prompts alike, or give a "
                     "token id"
                 )
         for name in self.positions:
@@ -243,16 +243,17 @@ class PromptPairs(Wrapped):
     ) -> PromptPairs:
         """Pairs from the columns of a file that ``mechheads.io.rows`` reads.
 
-        Texts are taken as they are, so an answer needs its leading space (``" is"``). In JSON and Parquet, prompts may
-        also be chats or lists of token ids. A whole number is its digits, as in CSV: the answer 9 is the text ``"9"``.
-        Only beside prompts of token ids, which CSV cannot hold, is it a token id.
+        Texts are used as they are, so an answer needs its leading space (``" is"``). In JSON and Parquet, prompts may
+        also be chats or lists of token ids. A whole number is read as text: the answer 9 is ``"9"``. If all prompts are
+        token ids, which CSV cannot store, it is a token id.
 
         Args:
+            file: CSV, TSV, JSON, JSON lines or Parquet.
             clean, corrupted: the columns of the prompts.
-            answer, wrong, cluster: the columns of what they have besides, if they have it.
+            answer, wrong, cluster: the columns of the answers and the cluster labels, if the file has them.
 
         Returns:
-            The pairs, which say how many rows were taken, and which columns were not used.
+            The pairs. Their repr says how many rows were used, and which columns were not.
 
         >>> import tempfile
         >>> from pathlib import Path
@@ -265,17 +266,17 @@ class PromptPairs(Wrapped):
           agreement.csv, its one row of 'good', 'bad', 'verb'>
         """
         table = Table.of(file)
-        besides = {"answer": answer, "wrong": wrong, "cluster": cluster}
-        given: dict[str, Any] = {name: column for name, column in besides.items() if column is not None}
+        optional = {"answer": answer, "wrong": wrong, "cluster": cluster}
+        named: dict[str, Any] = {name: column for name, column in optional.items() if column is not None}
         call = f"PromptPairs.from_file({table.name!r}, clean=..., corrupted=..., answer=..., wrong=..., cluster=...)"
-        columns = table.pick(call, clean=clean, corrupted=corrupted, **given)
-        found: dict[str, Any] = {side: table.prompts(columns.pop(side)) for side in ("clean", "corrupted")}
-        of_ids = all(isinstance(prompt, list) and not is_chat(prompt) for side in found.values() for prompt in side)
+        columns = table.pick(call, clean=clean, corrupted=corrupted, **named)
+        fields: dict[str, Any] = {side: table.prompts(columns.pop(side)) for side in ("clean", "corrupted")}
+        of_ids = all(isinstance(prompt, list) and not is_chat(prompt) for side in fields.values() for prompt in side)
         for name, column in columns.items():
-            found[name] = table.ids(column) if of_ids and name != "cluster" else None
-            found[name] = found[name] or table.texts(column)
+            fields[name] = table.ids(column) if of_ids and name != "cluster" else None
+            fields[name] = fields[name] or table.texts(column)
         used = [str(column) for column in (clean, corrupted, *columns.values())]
-        return cls(**found, source=f"{table.name}, {table.taken(used)}")
+        return cls(**fields, source=f"{table.name}, {table.taken(used)}")
 
     @classmethod
     @checked
@@ -286,9 +287,9 @@ class PromptPairs(Wrapped):
         *,
         answer: Sequence[tuple[str, str]],
     ) -> PromptPairs:
-        """Fill templates with rows of (clean, corrupted) fields; every field becomes a named position.
+        """Pairs from templates filled with rows of (clean, corrupted) texts; every field becomes a named position.
 
-        All prompts made from one row form a cluster. Rows that share a prompt, such as (France, Italy) and (Italy,
+        All pairs made from one row form a cluster. Rows that share a prompt, such as (France, Italy) and (Italy,
         France), are one.
 
         Args:
@@ -325,19 +326,19 @@ class PromptPairs(Wrapped):
                     filled[side].append(text)
                     for name in fields:
                         spans[name][side].append(where[name])
-        labels = [f"row {row}" for _ in templates for row in range(n_rows)]
+        cluster = [f"row {row}" for _ in templates for row in range(n_rows)]
         return cls(
             clean=filled[0],
             corrupted=filled[1],
             answer=[pair[0] for pair in answer] * len(templates),
             wrong=[pair[1] for pair in answer] * len(templates),
             positions=spans,
-            cluster=join_clusters(labels, *filled),
+            cluster=join_clusters(cluster, *filled),
         )
 
 
 def join_clusters(labels: Iterable[object], *sides: Sequence[PromptLike]) -> list[str]:
-    """The labels of rows, where those with a prompt in common, directly or through others, have the first's label."""
+    """The labels of rows; rows that share a prompt, directly or through other rows, all get the first row's label."""
     rows = list(map(str, labels))
     parent = {label: label for label in rows}
 
@@ -373,12 +374,12 @@ def _shared_between(labels: Sequence[str], *sides: Sequence[PromptLike]) -> tupl
 
 
 def _key(prompt: PromptLike) -> object:
-    """What equal prompts have in common, in whatever they are held."""
+    """A key that equal prompts share, whether they are lists or tuples."""
     return prompt if isinstance(prompt, str) else repr(list(prompt))
 
 
 def as_prompts(prompts: Prompts | Sequence[PromptLike], name: str = "prompts") -> Prompts:
-    """``Prompts`` as they are; anything else read as a list of strings, chats or ids. ``name`` is the argument."""
+    """``Prompts`` of a list of strings, chats or ids; ``Prompts`` themselves unchanged. ``name`` is the argument."""
     if isinstance(prompts, PromptPairs):
         raise ValueError(
             f'{name} are PromptPairs, which have two sides; give one side, pairs.side("clean") or '
@@ -391,35 +392,35 @@ def as_prompts(prompts: Prompts | Sequence[PromptLike], name: str = "prompts") -
     return Prompts(read)
 
 
-def _read(given: Prompts | PromptPairs, *prompts: str) -> None:
-    """Replace what a user gave by sequences of what it is: prompts, answers, positions and labels."""
-    read: dict[str, Any] = {name: read_prompts(getattr(given, name), name) for name in prompts}
+def _read(made: Prompts | PromptPairs, *prompts: str) -> None:
+    """Check the fields of new prompts or pairs, and replace them by lists of prompts, answers, positions and labels."""
+    read: dict[str, Any] = {name: read_prompts(getattr(made, name), name) for name in prompts}
     read |= {
         name: read_answers(answers, name)
         for name in ("answer", "wrong")
-        if (answers := getattr(given, name)) is not None
+        if (answers := getattr(made, name)) is not None
     }
-    if not isinstance(given.positions, Mapping):
+    if not isinstance(made.positions, Mapping):
         raise ValueError(
-            f"positions is {described(given.positions)}; give a dict of names, such as "
+            f"positions is {described(made.positions)}; give a dict of names, such as "
             'positions={"subject": [" France", " Italy"]}'
         )
-    read["positions"] = {name: _places(name, places, given) for name, places in given.positions.items()}
-    if given.cluster is not None:
-        read["cluster"] = labels(given.cluster)
-    check_arguments(type(given), vars(given))
+    read["positions"] = {name: _position_lists(name, column, made) for name, column in made.positions.items()}
+    if made.cluster is not None:
+        read["cluster"] = labels(made.cluster)
+    check_arguments(type(made), vars(made))
     for name, value in read.items():
-        object.__setattr__(given, name, value)
+        object.__setattr__(made, name, value)
 
 
-def _places(name: str, places: Any, given: Prompts | PromptPairs) -> Any:
-    """The named positions of prompts; of pairs, of both sides if they are in a tuple."""
+def _position_lists(name: str, column: Any, made: Prompts | PromptPairs) -> Any:
+    """A named position as a list; for pairs, as two lists if it is a tuple of (clean, corrupted)."""
     what = f"positions[{name!r}]"
-    if isinstance(given, PromptPairs) and isinstance(places, tuple):
-        if len(places) != 2:
-            raise ValueError(f"{what} is a tuple of {len(places)}; give a list, or a tuple of (clean, corrupted) lists")
-        return tuple(list(entries(side, what, "positions")) for side in places)
-    return list(entries(places, what, "positions"))
+    if isinstance(made, PromptPairs) and isinstance(column, tuple):
+        if len(column) != 2:
+            raise ValueError(f"{what} is a tuple of {len(column)}; give a list, or a tuple of (clean, corrupted) lists")
+        return tuple(list(entries(side, what, "positions")) for side in column)
+    return list(entries(column, what, "positions"))
 
 
 def _summary(name: str, n: int, of: str, positions: Mapping[str, Any], cluster: Sequence[str] | None) -> str:
@@ -431,13 +432,13 @@ def _summary(name: str, n: int, of: str, positions: Mapping[str, Any], cluster: 
 
 
 def _example(items: Sequence[PromptLike], answers: Sequence[str | int] | None) -> str:
-    """The first prompt, with its answer."""
+    """The first prompt and its answer, for a repr."""
     answer = "" if answers is None else f" -> {answers[0]!r}"
     return f"{shown(items[0])}{answer}{', ...' if len(items) > 1 else ''}"
 
 
 def _parts(template: str, fields: Mapping[str, Any]) -> list[tuple[str, str | None]]:
-    """The texts of a template, each with the field after it; as in ``str.format``, braces that are text are doubled."""
+    """The texts of a template, each with the name of the field after it, or None at the end."""
     twice = "write braces that are text twice, {{ and }}"
     try:
         parts = list(Formatter().parse(template))
@@ -452,7 +453,7 @@ def _parts(template: str, fields: Mapping[str, Any]) -> list[tuple[str, str | No
 
 
 def _two_sides(column: Any, what: str) -> Sequence[Any]:
-    """A column of (clean, corrupted) texts."""
+    """The column, checked to be pairs of (clean, corrupted) texts."""
     for row, pair in enumerate(entries(column, what, "(clean, corrupted) texts")):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(side, str) for side in pair):
             raise ValueError(f"{what}[{row}] is {described(pair)}; give two texts, (clean, corrupted)")

@@ -1,4 +1,4 @@
-"""Texts, chats and token ids: read from what a user gives, and tokenised for one model."""
+"""Texts, chats and token ids: checked, and tokenised for one model."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ _UNPADDED = 'the texts, or the ids of each without padding, tokenizer(texts)["in
 
 
 class Unpadded(tuple[int, ...]):
-    """The token ids of one prompt that are known to be free of padding, because we made them."""
+    """The token ids of one prompt that the package made itself, so they hold no padding."""
 
     __slots__ = ()
 
 
-def read_prompts(given: Any, name: str) -> list[Any]:
+def read_prompts(prompts: Any, name: str) -> list[Any]:
     """The prompts of a list, each checked to be a text, a chat or a row of token ids; ``name`` is the argument."""
-    if isinstance(given, Mapping) and "input_ids" in given:
+    if isinstance(prompts, Mapping) and "input_ids" in prompts:
         raise ValueError(f"{name} is the output of a tokenizer; give {_UNPADDED}")
-    return [_prompt(item, f"{name}[{index}]", name) for index, item in enumerate(entries(given, name, "prompts"))]
+    return [_prompt(item, f"{name}[{index}]", name) for index, item in enumerate(entries(prompts, name, "prompts"))]
 
 
-def read_texts(given: Any, name: str) -> list[str]:
-    """The texts of a list."""
-    for index, text in enumerate(found := list(entries(given, name, "texts"))):
+def read_texts(texts: Any, name: str) -> list[str]:
+    """The texts of a list, each checked to be a string; ``name`` is the argument."""
+    for index, text in enumerate(read := list(entries(texts, name, "texts"))):
         if not isinstance(text, str):
             raise ValueError(f"{name}[{index}] is {described(text)}; it must be a text")
-    return found
+    return read
 
 
-def read_answers(given: Any, name: str) -> list[str | int]:
-    """The answers of a list, each a text or a token id."""
-    found: list[str | int] = []
-    for index, answer in enumerate(entries(given, name, "answers")):
+def read_answers(answers: Any, name: str) -> list[str | int]:
+    """The answers of a list, each checked to be a text or a token id; ``name`` is the argument."""
+    read: list[str | int] = []
+    for index, answer in enumerate(entries(answers, name, "answers")):
         token = answer if isinstance(answer, str) else whole_number(answer)
         if token is None:
             raise ValueError(
                 f'{name}[{index}] is {described(answer)}; give a text, such as " Paris", or a token id, a whole number'
             )
-        found.append(token)
-    return found
+        read.append(token)
+    return read
 
 
 def _prompt(item: Any, where: str, name: str) -> Any:
@@ -69,8 +69,6 @@ def _prompt(item: Any, where: str, name: str) -> Any:
     how = "give a string, a chat (a list of messages) or a list of token ids"
     if isinstance(item, Mapping) and "role" in item:
         raise ValueError(f"{where} is one message of a chat; a chat is a list of messages, so write {name}=[[message]]")
-    if isinstance(item, Mapping) and "input_ids" in item:
-        raise ValueError(f"{where} is the output of a tokenizer; give {_UNPADDED}")
     if whole_number(item) is not None:
         raise ValueError(f"{where} is {described(item)}; {how}. One row of ids is [[...]]")
     raise ValueError(f"{where} is {described(item)}; {how}")
@@ -92,7 +90,7 @@ def _ids(row: Sequence[Any], where: str) -> Sequence[int]:
 
 @runtime_checkable
 class Reader(Protocol):
-    """What tokenising prompts needs from a model."""
+    """The part of a model that tokenising prompts needs."""
 
     tokenizer: Any
     d_vocab: int
@@ -148,7 +146,7 @@ class Tokens(Wrapped):
 
     @property
     def on_cpu(self) -> Tokens:
-        """The same tokens on the CPU, for what is worked out there: a GPU would be waited for at every number."""
+        """The same tokens on the CPU, for code that reads single numbers: reading each from a GPU would wait for it."""
         return self if self.ids.device.type == "cpu" else self._on_cpu
 
     @cached_property
@@ -156,8 +154,7 @@ class Tokens(Wrapped):
         return self.on("cpu")
 
     def on(self, device: torch.device | str) -> Tokens:
-        """The same tokens on a device; these here, if they are there already."""
-
+        """The same tokens on a device; this object itself if it is there already."""
         import torch
 
         here, device = self.ids.device, torch.device(device)
@@ -196,14 +193,14 @@ class Tokens(Wrapped):
         )
 
     def position(self, name: str) -> Int[Tensor, "prompt"] | None:
-        """The named position, or where a token of this text stands if each prompt has it once; None if it does not."""
+        """The position of this name, or of the token with this text if each prompt has it once; otherwise None."""
         import torch
 
         if name in self.positions:
             return self.positions[name]
-        at = [[index for index, token in enumerate(row) if token == name] for row in self.strings]
-        once = all(len(found) == 1 for found in at)
-        return torch.tensor([found[0] for found in at], device=self.ids.device) if once else None
+        indices = [[index for index, token in enumerate(row) if token == name] for row in self.strings]
+        once = all(len(row) == 1 for row in indices)
+        return torch.tensor([row[0] for row in indices], device=self.ids.device) if once else None
 
     def fingerprint(self) -> str:
         """A short hash of ids, named positions, answers and clusters: equal prompts have equal fingerprints."""
@@ -219,7 +216,7 @@ class Tokens(Wrapped):
 
 
 def encode(item: PromptLike, index: int, model: Reader) -> tuple[list[int], str | None, Any]:
-    """The ids of one prompt, its text (None for token ids), and the character span of each token."""
+    """The ids of one prompt, its text (None for token ids), and each token's span of characters, if it is known."""
     what, text, offsets = f"prompt {index}", None, None
     ids: list[Any]
     chat = is_chat(item)
@@ -236,7 +233,7 @@ def encode(item: PromptLike, index: int, model: Reader) -> tuple[list[int], str 
         ids = [*item]
     check_row(ids, what, model)
     if not isinstance(item, str):
-        _warn_of_ends(ids, text, what, model.tokenizer)
+        _warn_of_ends(ids, what, model.tokenizer)
     return ids, text, offsets
 
 
@@ -259,11 +256,9 @@ def check_row(ids: Sequence[int], what: str, model: Reader) -> None:
         )
 
 
-def check_padding(
-    rows: Mapping[int, Sequence[int]], tokenizer: Any, name: str = "prompt", *, warns: bool = True
-) -> None:
+def check_padding(rows: Mapping[int, Sequence[int]], tokenizer: Any, name: str = "prompt") -> None:
     """Check that rows of ids do not begin or end with padding.
-    A padding token that has a meaning, such as the end of a text, may stand there once, unless rows differ in it."""
+    A padding token that has another meaning may stand there once, unless all rows have one length and differ in it."""
     if not tokenizer:
         return
     pad, bos, eos = tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id
@@ -278,48 +273,31 @@ def check_padding(
         meant |= {tokenizer.unk_token_id} | ({eos} if eos != pad else set())
         differ = len(firsts) > 1 and len(sizes) == 1 != max(sizes)
         for index, row in [line for line in lines.items() if line[1][0] in padding]:
-            times = _run(row, row[0])
+            times = next((at for at, token in enumerate(row) if token != row[0]), len(row))
             if differ or times > (row[0] in meant):
                 more = f" {times} times" if times > 1 else ", and other rows of this length do not" * differ
                 raise ValueError(
                     f"{name} {index} {side} with {token_strings(row[:1], tokenizer)[0]!r}{more}. Tokenizers pad with "
                     f"this token, and it would be read as a part of the {name}. Give {_UNPADDED}"
                 )
-            if warns and side == "ends" and len(row) > 1 and row[0] == pad == eos:
-                warn(
-                    f"{name} {index} ends with {token_strings(row[:1], tokenizer)[0]!r}, which is also what the "
-                    f"tokenizer pads with: it is taken as a token of the {name}. If it is padding, leave it out"
-                )
-                warns = False
 
 
-def _run(row: Sequence[int], token: int) -> int:
-    """How many times a token stands at the beginning of a row."""
-    return next((at for at, each in enumerate(row) if each != token), len(row))
-
-
-def _warn_of_ends(ids: Sequence[int], chat: str | None, what: str, tokenizer: Any) -> None:
-    """Warn of token ids, or a chat in its template, that have an end token last, or two beginning tokens first."""
+def _warn_of_ends(ids: Sequence[int], what: str, tokenizer: Any) -> None:
+    """Warn of token ids, or of a rendered chat, that end with the tokenizer's end tokens or begin twice."""
     if not tokenizer:
         return
     begin, end = added_tokens(tokenizer)
-    if chat is not None and tokenizer.eos_token and chat.rstrip().endswith(tokenizer.eos_token):
-        warn(
-            f"the model's chat template writes the end token {tokenizer.eos_token!r} after a request and does not open "
-            "the answer, so the model is asked what follows the end. If it was not trained to answer there, give "
-            "prompts as text, up to where the answer begins"
-        )
-    elif end and list(ids[-len(end) :]) == end:
+    if end and list(ids[-len(end) :]) == end:
         warn(
             f"{what} ends with {token_strings(end, tokenizer)}, which the tokenizer adds to every text, so the "
-            "model is asked what follows the end. Leave them out, or give the text"
+            "model predicts what follows the end. Leave them out, or give the text"
         )
     if begin and list(ids[: 2 * len(begin)]) == 2 * begin:
         warn(f"{what} begins twice with {token_strings(begin, tokenizer)}; leave one out, or give the text")
 
 
 def tokens_at(where: Any, name: str, index: int, ids: list[int], text: str | None, offsets: Any) -> list[int]:
-    """The indices of the tokens of a named position, which is the last of them."""
+    """The indices of the tokens that a named position covers; the position itself is the last of them."""
     if (token := None if isinstance(where, str) else whole_number(where)) is not None:
         where = token
         if not -len(ids) <= where < len(ids):
@@ -353,7 +331,7 @@ def tokens_at(where: Any, name: str, index: int, ids: list[int], text: str | Non
 def answer_ids(
     answers: Sequence[str | int] | None, name: str, model: Reader, rows: Sequence[tuple[list[int], str | None, Any]]
 ) -> torch.Tensor | None:
-    """The token id of each answer, where it stands: after its prompt."""
+    """The token id that each answer has after its prompt."""
     import torch
 
     if answers is None:

@@ -112,18 +112,11 @@ def test_ids_that_the_model_does_not_know_are_refused(
         wider.cache(["one <new>"])
 
 
-@pytest.mark.parametrize(
-    ("template", "said"),
-    [
-        ("<bos>{{ messages[0]['content'] }}<eos>\n", "chat template writes the end token '<eos>' after a request"),
-        ("<bos><bos>{{ messages[0]['content'] }}:", r"prompt 0 begins twice with \['<bos>'\]"),
-    ],
-)
-def test_templates_that_end_a_request_or_begin_twice_are_told(known: Known, template: str, said: str) -> None:
+def test_a_template_that_begins_twice_warns(known: Known) -> None:
     tokenizer = copy.deepcopy(known.tokenizer)
-    tokenizer.chat_template = template
+    tokenizer.chat_template = "<bos><bos>{{ messages[0]['content'] }}:"
     model = mh.wrap(known.model.model, tokenizer=tokenizer)
-    with pytest.warns(UserWarning, match=said):
+    with pytest.warns(UserWarning, match=r"prompt 0 begins twice with \['<bos>'\]"):
         mh.Prompts([CHAT]).tokens(model)
 
 

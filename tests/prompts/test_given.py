@@ -76,7 +76,7 @@ def test_no_door_takes_anything_but_a_list(loaded: Any, door: str) -> None:
 
 ROWS = {
     "prompts is the output of a tokenizer; give the texts, or the ids of each without padding": {"input_ids": [[3, 4]]},
-    "prompts[0] is the output of a tokenizer; give the texts, or the ids of each": [{"input_ids": [3, 4]}],
+    "prompts[0] is a dict with the keys 'input_ids'; give a string, a chat": [{"input_ids": [3, 4]}],
     "prompts[0] is 3; give a string, a chat (a list of messages) or a list of token ids. One row of ids is [[": [3, 4],
     "prompts[0] is a Tensor with the shape (2,); give a string, a chat": [torch.tensor([3, 4])],
     "prompts[0] must be text, a chat, or a list of integer token ids; got [3, True], whose entry 1 is True": [
@@ -138,14 +138,13 @@ def test_a_beginning_that_is_also_the_padding_is_no_padding(tokenizer: Any) -> N
     assert "ends with '<bos>'" in _said([[bos, 9, bos], [bos, 8, 7]], tokenizer)
 
 
-def test_an_end_that_is_also_the_padding_is_told(tokenizer: Any) -> None:
+def test_an_end_that_is_also_the_padding_is_refused_if_rows_differ_in_it(tokenizer: Any) -> None:
     tokenizer.pad_token = tokenizer.eos_token
     eos = tokenizer.eos_token_id
     assert "ends with '<eos>' 2 times" in _said([[9, eos, eos], [8, 7, 6]], tokenizer)
     assert "ends with '<eos>', and other rows of this length do not" in _said([[9, 8, eos], [8, 7, 6]], tokenizer)
     assert "begins with '<eos>'" in _said([[eos, 9, 8]], tokenizer)  # this tokenizer begins with another token
-    with pytest.warns(UserWarning, match="prompt 1 ends with '<eos>', which is also what the tokenizer pads with"):
-        assert not _said([[9, 8], [9, 8, eos]], tokenizer)
+    assert not _said([[9, 8], [9, 8, eos]], tokenizer)
 
 
 # -- answers, clusters and positions --------------------------------------------------------------------------
