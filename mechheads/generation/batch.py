@@ -7,7 +7,7 @@ for each row, and rows leave the batch when they are finished.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,44 +18,29 @@ from transformers.generation import logits_process as processors
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.rows import shared_start
 from mechheads.limits import Limits
-from mechheads.messages.notices import warn
 from mechheads.model.model import Model
 from mechheads.model.parts import Blocks, mask_of
 from mechheads.progress import Bar
 from mechheads.prompts.tokens import Tokens
 
 _WORTH_SHARING = 128
-"""Shared tokens are computed in a pass of their own if this saves at least so many tokens."""
-
+"""Shared tokens are computed in a pass of their own if this saves at least this many tokens."""
 
 _FOLLOWED: dict[str, Callable[..., Any]] = {
     "repetition_penalty": lambda penalty, ends: processors.RepetitionPenaltyLogitsProcessor(penalty),
     "no_repeat_ngram_size": lambda size, ends: processors.NoRepeatNGramLogitsProcessor(size),
     "suppress_tokens": lambda ids, ends: processors.SuppressTokensLogitsProcessor(ids, ends.device),
 }
-"""What changes logits by a model's generation settings, from the setting and the end tokens."""
-_OTHERS = (
-    *("num_beams", "penalty_alpha", "guidance_scale", "watermarking_config", "dola_layers", "sequence_bias"),
-    *("bad_words_ids", "begin_suppress_tokens", "min_length", "min_new_tokens", "exponential_decay_length_penalty"),
-    *("forced_bos_token_id", "forced_eos_token_id"),
-)
-_NEUTRAL = (None, 0, 1, 1.0, [], {})
+"""For each generation setting that is followed, its logits processor, made from its value and the end tokens."""
+_NEUTRAL = (None, 0, 1, [])
+"""Values of these settings that change nothing."""
 
 
-def _own_settings(model: Model, names: Iterable[str]) -> dict[str, Any]:
-    """Those of a model's generation settings that change which token comes next, without neutral values."""
+def _own_settings(model: Model) -> dict[str, Any]:
+    """The model's own generation settings that are followed, without values that change nothing."""
     settings = getattr(getattr(model.model, "original_model", None), "generation_config", None)
-    values = {name: getattr(settings, name, None) for name in names}
+    values = {name: getattr(settings, name, None) for name in _FOLLOWED}
     return {name: value for name, value in values.items() if value not in _NEUTRAL}
-
-
-def warn_of_others(model: Model) -> None:
-    """Warn of generation settings of a model that are not followed."""
-    if others := _own_settings(model, _OTHERS):
-        some = ", ".join(f"{name}={value!r}" for name, value in others.items())
-        warn(
-            f"{model.name}'s generation settings have {some}, which is not followed: its own generate gives other texts"
-        )
 
 
 Choose = Callable[[Float[Tensor, "row d_vocab"], Int[Tensor, " row"], int], Int[Tensor, " row"]]
@@ -67,21 +52,21 @@ class Columns:
 
     def __init__(self, rows: int, pos: int) -> None:
         self._size = rows, pos
-        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self._cached: dict[int, tuple[Tensor, Tensor]] = {}
 
     def place(self, first: int, at: Int[Tensor, "row pos"]) -> None:
-        """Set where the keys and values of the next call go: rows from ``first`` on, at these positions."""
+        """Choose where ``update`` writes: the rows from ``first`` on, at these positions."""
         self._rows, self._width = slice(first, first + len(at)), int(at.max()) + 1
         self._index = torch.arange(first, first + len(at), device=at.device)[:, None], at
 
     def update(self, k: Tensor, v: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
-        if layer not in self._kept:
+        if layer not in self._cached:
             rows, pos = self._size
-            self._kept[layer] = (
+            self._cached[layer] = (
                 k.new_zeros(rows, k.shape[1], pos, k.shape[3]),
                 v.new_zeros(rows, v.shape[1], pos, v.shape[3]),
             )
-        keys, values = self._kept[layer]
+        keys, values = self._cached[layer]
         row, at = self._index
         keys[row, :, at] = k.transpose(1, 2)
         values[row, :, at] = v.transpose(1, 2)
@@ -89,9 +74,9 @@ class Columns:
 
     def move(self, source: Int[Tensor, " row"], target: Int[Tensor, " row"], width: int | None = None) -> None:
         """Copy rows, or only their first ``width`` positions, to other rows."""
-        for pair in self._kept.values():
-            for cached in pair:
-                cached[target, :, :width] = cached[source, :, :width]
+        for pair in self._cached.values():
+            for tensor in pair:
+                tensor[target, :, :width] = tensor[source, :, :width]
 
 
 class Batch:
@@ -115,7 +100,7 @@ class Batch:
         self.present: dict[int, Tensor] = {}
         self.passing = self.live, self.start[:, None]
         self._columns = None if model.backend.layout == "whole" else Columns(len(prompt), self.pos)
-        self._settings = _own_settings(model, _FOLLOWED)
+        self._settings = _own_settings(model)
 
     def rows_of(self, condition: int) -> Int[Tensor, " row"] | None:
         """The rows of a condition in the current forward pass; None if it has none."""
@@ -151,26 +136,26 @@ class Batch:
                 return
 
     def texts(self) -> list[tuple[list[int], list[int]]]:
-        """For each row of the current forward pass, its tokens so far, and the positions of them that it computes."""
+        """For each row of the current forward pass, its tokens so far and the positions that the pass computes."""
         rows, at = self.passing
-        found = zip(self.ids[rows].tolist(), self.end[rows].tolist(), at.tolist(), strict=True)
-        return [(ids[:end], [each for each in places if each < end]) for ids, end, places in found]
+        each = zip(self.ids[rows].tolist(), self.end[rows].tolist(), at.tolist(), strict=True)
+        return [(ids[:end], [pos for pos in positions if pos < end]) for ids, end, positions in each]
 
     def written(self) -> list[tuple[tuple[int, ...], bool]]:
-        """For each row, the new ids so far and whether an end token came."""
+        """For each row, the new ids so far and whether an end token was written."""
         rows = zip(self.ids.tolist(), self.start.tolist(), self.end.tolist(), self.ended.tolist(), strict=True)
         return [(tuple(ids[start:end]), ended) for ids, start, end, ended in rows]
 
     def _processed(
         self, logits: Float[Tensor, "live d_vocab"], ends: Int[Tensor, " end"]
     ) -> Float[Tensor, "live d_vocab"]:
-        """The logits after the model's own generation settings, row by row, since texts differ in length."""
+        """The logits as the model's own generation settings change them, row by row because texts differ in length."""
         each = processors.LogitsProcessorList(_FOLLOWED[name](value, ends) for name, value in self._settings.items())
         rows = zip(self.live.tolist(), logits.float(), strict=True)
         return torch.cat([each(self.ids[row : row + 1, : int(self.end[row])], scores[None]) for row, scores in rows])  # pyright: ignore
 
     def _leave(self, ended: Bool[Tensor, " live"]) -> None:
-        """Drop finished rows; the last unfinished rows take their places in the columns."""
+        """Drop finished rows, and move the last unfinished rows to their indices in the columns."""
         left = len(ended) - int(ended.sum())
         places, movers = ended[:left].nonzero()[:, 0], (~ended[left:]).nonzero()[:, 0] + left
         if self._columns is not None:
@@ -179,7 +164,7 @@ class Batch:
         self.live = self.live[:left]
 
     def _share(self, columns: Columns) -> int:
-        """The number of first tokens that all rows share, then in the columns of every row; 0 if that does not pay."""
+        """The number of first tokens that all rows share and now have in their columns; 0 if sharing saves little."""
         conditions, of_row = self.condition.unique(return_inverse=True)
         shared = min(shared_start(self.ids), int(self.end.min()) - 1)
         if shared * (len(of_row) - len(conditions)) < _WORTH_SHARING:
@@ -190,7 +175,7 @@ class Batch:
         return shared
 
     def _filled(self, rows: Int[Tensor, " row"], start: int, last: Int[Tensor, " row"]) -> Float[Tensor, "row d_model"]:
-        """The state at each row's last position, some rows at a time; fills the columns from ``start`` on."""
+        """The final state at each row's last position, some rows at a time; fills the columns from ``start`` on."""
         tokens = tokens_in_flight(self.model, max(1, self._limits.memory // 4), self.pos, self._limits)
         each = max(1, tokens // (int(last.max()) + 1 - start))
         finals: list[Tensor] = []
@@ -208,7 +193,7 @@ class Batch:
         return torch.cat(finals)
 
     def _next(self, columns: Columns) -> Float[Tensor, "live d_model"]:
-        """The state at each row's last token, computed from that token and the cached keys and values."""
+        """The final state at each row's last token, from that token and the cached keys and values."""
         last = self.end[self.live] - 1
         columns.place(0, last[:, None])
         residual = _take(self.model.backend.embed(self.ids[self.live, : int(last.max()) + 1])[0], last)
@@ -236,7 +221,7 @@ class Batch:
         return self.model.backend.finish(_take(residual, at))[:, 0]
 
     def _masks(self, at: Int[Tensor, "row pos"]) -> list[Float[Tensor, "row 1 pos key"]] | None:
-        """For each layer, a mask of the columns that each token sees; None if the model's adapter makes its own."""
+        """For each layer, a mask of the columns that each token sees; None if the backend makes its own."""
         if self.model.backend.layout != "queries":
             return None
         masks: dict[int, Tensor] = {}

@@ -1,7 +1,7 @@
 """Generate text from many prompts at once, greedily or by sampling, with heads changed or not.
 
 Several conditions, such as a model with and without some heads, share batches, so that the weights are read once for
-all. ``mechheads.generation.batch`` writes one batch.
+all of them. ``mechheads.generation.batch`` writes one batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.engine.job import intervention_for
-from mechheads.generation.batch import Batch, warn_of_others
+from mechheads.generation.batch import Batch
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import (
     Context,
@@ -49,22 +49,22 @@ from mechheads.runs.head_cache import KEY_SITES, HeadCache, token_bytes
 
 Off = Sequence[HeadLike] | HeadLike
 Texts = Callable[[], list[tuple[list[int], list[int]]]]
-"""Gives the tokens so far of each row of the current forward pass, and the positions of them that it computes."""
+"""Returns, for each row of the current forward pass, its tokens so far and the positions that the pass computes."""
 
 _IN_CONTEXT = 16
-"""How many prompts an intervention finds in ``context.base``."""
+"""The largest number of prompts in an intervention's ``context.base``."""
 
 
 @torch.no_grad()
 def changes_of(model: Model, tokens: Tokens, heads: Sequence[HeadId], intervention: Intervention) -> list[HeadChange]:
-    """What an intervention makes of heads in any text: a change for each head, or key/value head if it is on k or v.
-    ``mh.Mean()`` takes the mean over ``tokens``; the first of them are the base run of others."""
+    """A change for each head that applies an intervention to any text; for each key/value head if its site is k or v.
+    The mean of ``mh.Mean()`` is over ``tokens``; other interventions get the run of the first 16 as base run."""
     limits = current().limits
     if isinstance(intervention, Mean):
         intervention = MeanOf(HeadCache.run(model, tokens, sites=("z",), limits=limits))
     if isinstance(intervention, MeanOf):
-        puts = {head: partial(_constantly, z=intervention.of(head)) for head in heads}
-        changes = [HeadChange(head.layer, head.head, "z", put) for head, put in puts.items()]
+        z = {head: intervention.of(head) for head in heads}
+        changes = [HeadChange(head.layer, head.head, "z", partial(_constantly, z=z[head])) for head in heads]
     else:
         changes = _by_intervention(model, tokens, heads, intervention, limits)
     for change in changes:
@@ -81,7 +81,7 @@ def _heads_off(model: Model, off: Off) -> tuple[HeadId, ...]:
 
 
 def _attending(model: Model, head: HeadId, rule: PatternOfTokens, texts: Texts) -> Hook:
-    """A hook that gives a head, for each new token, the last row of what the tokens so far say."""
+    """A hook that gives a head the pattern that a rule makes of the tokens so far, in the rows that a pass computes."""
 
     def put(value: Tensor, hook: Any) -> Tensor:
         value = value.clone()
@@ -100,7 +100,7 @@ def _constantly(value: Tensor, z: Tensor) -> Tensor:
 def _by_intervention(
     model: Model, tokens: Tokens, heads: Sequence[HeadId], intervention: Intervention, limits: Limits
 ) -> list[HeadChange]:
-    """Changes by an intervention; one for each key/value head if it changes k or v."""
+    """The changes of an intervention; one for each key/value head if it changes k or v."""
     site, needs = site_of(intervention), needs_of(intervention)
     if site == "pattern":
         raise ValueError(
@@ -110,8 +110,8 @@ def _by_intervention(
     firsts = dict.fromkeys(HeadId(head.layer, head.head - head.head % size) for head in heads)
     for first in firsts:
         group = [HeadId(first.layer, first.head + i) for i in range(size)]
-        if on := [head for head in group if head not in heads]:
-            shared, rest = (", ".join(map(str, some)) for some in (group, on))
+        if missing := [head for head in group if head not in heads]:
+            shared, rest = (", ".join(map(str, some)) for some in (group, missing))
             raise ValueError(
                 f"intervention changes {site}, which {shared} share; turn off {rest} too, or give one on z or q"
             )
@@ -128,7 +128,7 @@ def _put(value: Tensor, intervention: Intervention, base: Any, head: HeadId) -> 
 
 
 def _check_alone(change: HeadChange, model: Model) -> None:
-    """Check that a change treats every row and position by itself: text is read and written token by token."""
+    """Check that a change treats every row and position by itself, because text is written token by token."""
     must = "intervention must treat every row and every position on its own, as text is written token by token"
     value = torch.linspace(-1, 1, 6 * model.d_head).view(2, 3, -1).to(model.device, model.dtype)
     try:
@@ -150,11 +150,11 @@ class Sampling:
 
     Attributes:
         max_new_tokens: the largest number of new tokens for each prompt.
-        temperature: 0 takes the most probable token; above, tokens are drawn from logits divided by it.
-        top_k: draw among this many most probable tokens only; None for all.
-        seed: of the drawing; None for the seed of ``mh.settings``. A random number depends on the seed, the prompt's
-            tokens and the number of the new token alone, so a text stays the same if ``max_new_tokens`` grows or other
-            prompts are left out. If a prompt is given more than once, its copies have random numbers of their own.
+        temperature: 0 chooses the most probable token; otherwise tokens are drawn from logits divided by it.
+        top_k: draw from this many most probable tokens only; None for all.
+        seed: of the random numbers; None for the seed of ``mh.settings``. A random number depends only on the seed, the
+            prompt's tokens and the index of the new token, so a text stays the same if ``max_new_tokens`` grows or
+            other prompts are left out. Copies of a prompt have random numbers of their own.
 
     >>> from mechheads.generation.generate import Sampling
     >>> Sampling(max_new_tokens=3, temperature=0.7)
@@ -172,7 +172,7 @@ class Sampling:
             raise ValueError(f"top_k is {self.top_k}, but temperature 0 draws nothing; give temperature=1.0 to sample")
 
     def noise(self, prompts: Sequence[Sequence[int]], device: torch.device) -> Float[Tensor, "prompt step"] | None:
-        """A random number for each prompt (its ids) and step, the same on every device; None if nothing is drawn."""
+        """A random number from 0 to 1 for each prompt (its ids) and step; None if nothing is drawn."""
         if not self.temperature:
             return None
         seed = current().seed if self.seed is None else self.seed
@@ -190,7 +190,7 @@ class Sampling:
         prompts: Int[Tensor, " row"],
         step: int,
     ) -> Int[Tensor, " row"]:
-        """The token of each row, by the random numbers of all prompts, or the most probable one."""
+        """The token of each row, drawn with the random numbers of all prompts; without these, the most probable one."""
         if noise is None:
             return logits.argmax(-1)
         best = None if self.top_k is None else logits.topk(min(self.top_k, logits.shape[-1]))
@@ -202,7 +202,7 @@ class Sampling:
 
 
 GREEDY = Sampling()
-"""The most probable token at each step, at most 128 of them."""
+"""Up to 128 new tokens, each the most probable."""
 
 
 @dataclass(frozen=True)
@@ -212,9 +212,9 @@ class Generated:
     Attributes:
         texts: the new text without special tokens; token ids as text if there is no tokenizer.
         ids: the new tokens, without the end token.
-        finished: whether an end token came. If not, the answer was cut at ``max_new_tokens`` or by Ctrl-C.
+        finished: whether the model wrote an end token. If not, the text was cut at ``max_new_tokens`` or by Ctrl-C.
         interrupted: whether Ctrl-C ended the call, under this condition or another.
-        unfinished: indices of the prompts whose answers were cut by Ctrl-C.
+        unfinished: indices of the prompts whose texts were cut by Ctrl-C.
     """
 
     texts: tuple[str, ...]
@@ -242,26 +242,27 @@ def generate(
 ) -> Generated:
     """Continue prompts until an end token or ``sampling.max_new_tokens``, with heads on or off.
 
-    What a model's own generation settings do to logits (``repetition_penalty``, ``suppress_tokens`` and the like) is
-    done, as in its own ``generate``; there is a warning of settings that are not followed, such as beams.
+    Of the model's own generation settings, ``repetition_penalty``, ``no_repeat_ngram_size`` and ``suppress_tokens``
+    apply as in its own ``generate``; the others, such as beams, do not.
 
     Args:
         prompts: a list of strings, chats or ids, or ``Prompts``.
-        sampling: how many tokens are written, and how each is chosen; a number is the largest number of new tokens,
-            each the most probable. By default up to 128.
-        off: heads that are off, while the prompt is read and while new tokens are written.
+        sampling: how many tokens are written, and how each is chosen. A whole number is the largest number of new
+            tokens, each the most probable. By default up to 128.
+        off: heads that are off while the prompt is read and while new tokens are written.
         intervention: what a head that is off gives, as in ``mh.sweep``: ``"mean"``, its mean over all tokens of the
             prompts; ``"zero"``; ``"uniform"``, what it gives if it attends equally to all tokens so far; or any other
             that treats every token by itself.
         hooks: (hook name, function of value and hook), with names from ``Model.hook_name``. They are called for the
-            prompt, which may come in two parts, and then for one token at a time of each unfinished row. So a function
-            must treat every row and every position independently.
+            prompt, perhaps in two parts, and then for one token at a time of each unfinished row. So a function must
+            treat every row and every position independently.
 
     Returns:
-        Texts and ids. After Ctrl-C, with a warning, what was written until then.
+        Texts and ids; after Ctrl-C, with a warning, those written until then.
 
     Raises:
-        ValueError: if a prompt is too long for the model's context, before anything is run, or if the logits are NaN.
+        ValueError: before anything is run, if prompt and new tokens are too long for the model's context; if the logits
+            are NaN.
 
     >>> prompts = ["The capital of France is"]
     >>> mh.generate(model, prompts, 3).texts
@@ -284,12 +285,12 @@ def generate(
 
 
 def check_hooks(model: Model, hooks: Sequence[Hook]) -> None:
-    """Check hooks that a user gives."""
+    """Check that hooks are pairs of a hook name of the model and a function."""
     for index, hook in enumerate(entries(hooks, "hooks", "pairs (hook name, function)")):
         if not isinstance(hook, (tuple, list)) or len(hook) != 2 or not callable(hook[1]):
             raise ValueError(f"hooks[{index}] is {described(hook)}; give (hook name, function of value and hook)")
         if hook[0] not in model.model.hook_dict:
-            raise ValueError(f"hooks: the model has no hook {hook[0]!r}; Model.hook_name gives those of a head")
+            raise ValueError(f"hooks: the model has no hook {hook[0]!r}; Model.hook_name gives a head's hook names")
 
 
 @analysis
@@ -299,18 +300,18 @@ def generate_under(
     conditions: Sequence[Sequence[HeadChange]],
     sampling: Sampling = GREEDY,
 ) -> list[Generated]:
-    """Continue prompts under several conditions, each a list of changes; random numbers are the same for all."""
+    """The continuations under several conditions, each a list of changes; random numbers are the same for all."""
     return _Writer(model, as_prompts(prompts), conditions, (), sampling).write()
 
 
 def check_writing(model: Model, prompts: Prompts | Sequence[PromptLike], sampling: Sampling) -> None:
-    """Check the arguments of ``generate`` without running anything."""
+    """Check the prompts and their lengths for ``generate``, without running the model."""
     _Writer(model, as_prompts(prompts), [()], (), sampling).ready()
 
 
 @dataclass(frozen=True)
 class _Writer:
-    """One call: every prompt under every condition, batch by batch. Rows are ordered by condition, then prompt."""
+    """Writes every prompt under every condition, batch by batch. Rows are ordered by condition, then prompt."""
 
     model: Model
     prompts: Prompts
@@ -321,13 +322,12 @@ class _Writer:
 
     def write(self) -> list[Generated]:
         tokens, limits = self.ready(), current().limits
-        warn_of_others(self.model)
         n = len(tokens)
         new, noise = self.sampling.max_new_tokens, self.sampling.noise(tokens.unpadded, self.model.device)
         choose = partial(self.sampling.choose, noise)
         ends = torch.tensor(end_tokens(self.model), dtype=torch.long, device=self.model.device)
-        found: list[tuple[tuple[int, ...], bool]] = [((), False)] * (n * len(self.conditions))
-        bar = Bar(total=len(found) * new, desc=f"writing up to {len(found) * new:,} tokens", leave=False)
+        answers: list[tuple[tuple[int, ...], bool]] = [((), False)] * (n * len(self.conditions))
+        bar = Bar(total=len(answers) * new, desc=f"writing up to {len(answers) * new:,} tokens", leave=False)
         with until_interrupted() as interrupts, torch.no_grad(), bar:
             for rows in self._batches(tokens, limits.memory):
                 prompts, conditions = [row % n for row in rows], [row // n for row in rows]
@@ -338,15 +338,15 @@ class _Writer:
                     self.model.backend.under(changes, write)
                 finally:
                     for row, written in zip(rows, batch.written(), strict=True):
-                        found[row] = written
+                        answers[row] = written
                 self._claim(batch)
-        interrupts.warn(
-            f"{sum(map(self._is_done, found))} of {len(found)} answers", "the others are as far as they got"
-        )
-        return [self._generated(found[start : start + n], interrupts.interrupted) for start in range(0, len(found), n)]
+        done = sum(map(self._is_done, answers))
+        interrupts.warn(f"{done} of {len(answers)} answers", "the others are as far as they got")
+        starts = range(0, len(answers), n)
+        return [self._generated(answers[start : start + n], interrupts.interrupted) for start in starts]
 
     def _claim(self, batch: Batch) -> None:
-        """Claim how the shortest and the longest text of a batch are written; nothing under the caller's own hooks."""
+        """Have the shortest and the longest text of a batch proved; none under hooks of the caller."""
         sizes = batch.seen.tolist()
         if self.hooks or not min(sizes):
             return
@@ -361,7 +361,7 @@ class _Writer:
             self.model.backend.proofs.claim([claim])
 
     def ready(self) -> Tokens:
-        """The prompts' tokens."""
+        """The tokens of the prompts, checked to leave room for the new ones."""
         tokens = self.prompts.tokens(self.model)
         longest = int(tokens.lengths.argmax())
         length, alike = int(tokens.lengths[longest]), self.model.alike_up_to
@@ -380,10 +380,10 @@ class _Writer:
         return tokens
 
     def _batches(self, tokens: Tokens, limit: int) -> Iterator[list[int]]:
-        """Rows that share a batch: the longest prompts first, each with all its conditions."""
+        """The rows of each batch: the longest prompts first, each with all its conditions."""
         model, pos = self.model, tokens.ids.shape[1] + self.sampling.max_new_tokens
-        kept = 0 if model.backend.layout == "whole" else 2 * model.n_layers * model.n_kv_heads * model.d_head
-        row = model.dtype.itemsize * pos * (kept + 2 * model.d_model) + token_bytes(model, pos) + 12 * model.d_vocab
+        cached = 0 if model.backend.layout == "whole" else 2 * model.n_layers * model.n_kv_heads * model.d_head
+        row = model.dtype.itemsize * pos * (cached + 2 * model.d_model) + token_bytes(model, pos) + 12 * model.d_vocab
         size = max(1, (limit - limit // 4) // row)
         lengths = tokens.lengths.tolist()
         order = sorted(range(len(lengths)), key=lambda prompt: -lengths[prompt])
@@ -392,7 +392,7 @@ class _Writer:
             yield from (some[start : start + size] for start in range(0, len(some), size))
 
     def _changes(self, batch: Batch) -> list[Hook]:
-        """Hooks that change heads in the rows of their conditions."""
+        """Hooks that apply each condition's changes to its own rows."""
         changes = [
             (change, (partial(batch.rows_of, i), slice(None)))
             for i, changes in enumerate(self.conditions)
@@ -428,13 +428,13 @@ def end_tokens(model: Model) -> list[int]:
 
 
 def _end_of_turn(tokenizer: Any) -> int | None:
-    """The special token that the chat template puts after an answer, if there is one."""
+    """The special token that the chat template writes after an answer, if there is one."""
     if not getattr(tokenizer, "chat_template", None):
         return None
     chat = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
     try:
         after = apply_template(tokenizer, chat).rpartition("answer")[2].strip()
-    except ValueError:  # a template is a program of its own and may refuse such a chat
+    except ValueError:  # a template may refuse such a chat
         return None
     ids = text_ids(after, tokenizer, special=False)[0]
     return ids[0] if ids and getattr(tokenizer.added_tokens_decoder.get(ids[0]), "special", False) else None
