@@ -1,4 +1,4 @@
-"""What heads do on ordinary text and by their weights, and what a model's answer consists of."""
+"""What heads do on ordinary text, and the parts of logits and of attention scores."""
 
 from mechheads.behaviour.attention_attribution import AttentionAttribution, attention_attribution
 from mechheads.behaviour.examples import HeadExamples, head_examples

@@ -1,4 +1,4 @@
-"""Why a head looks where it looks: its score for a key, split over what the stream holds at the query and the key."""
+"""Why a head attends to a key: its score for the key, split over the parts of the stream at the query and the key."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ from mechheads.results.tables import TableResult
 
 Place = int | str
 _PAIRED = 8
-"""How many parts of each side the table of pairs names."""
+"""The number of parts of each side in the table of pairs."""
 Side = Literal["query", "key"]
 _THROUGH: dict[Side, str] = {"query": "through its query", "key": "through the keys"}
 _NOTHING = 1e-12
-"""Parts that are no larger are rounding: the model has no such part."""
+"""Smaller parts are rounding: the model has no such part."""
 _REST = "everything else"
 _LISTED = 8
-"""How many parts of each side are printed."""
+"""The number of parts of each side that are printed."""
 _OTHERS = "others"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttentionAttribution(TableResult):
-    """What the score of a head for a key consists of, from ``mh.behaviour.attention_attribution``.
+    """The parts of the score of a head for a key, from ``mh.behaviour.attention_attribution``.
 
     Attributes:
-        name: which head's attention is attributed, and what it is compared with.
+        name: the head whose attention is attributed, and the keys that its score is compared with.
         query: the part of each earlier head at the query [layer, head, prompt], in nats; later heads are NaN. Its
             ``dataset`` has the other parts of the query: ``mlp`` [layer, prompt], ``bias`` [layer, prompt] (b_O and the
             biases of norms), ``embedding`` [prompt] (tokens), ``position_embedding`` [prompt] (learned positions),
             ``constant`` [prompt] (b_Q and the bias of the norm before it), ``position_bias`` [prompt] (ALiBi, which is
-            in no stream); ``total`` [prompt], to which all of them sum; and ``attention`` [prompt], which the head
-            gives the key.
+            in no stream); ``total`` [prompt], the sum of all parts; and ``attention`` [prompt], the head's attention to
+            the key.
         key: the same for the key, and for the keys that it is compared with.
-        table: how the parts of both sides meet. A row for each of the ``query`` and ``key`` parts with the largest
-            means and for what is left over of each side: ``score``, the mean over prompts, and its interval ``ci_low``
-            to ``ci_high``. The rows sum to the total without ``position_bias``.
-        provenance: what is needed to repeat it.
+        table: the products of the parts of both sides. A row for each pair of the ``query`` and ``key`` parts with the
+            largest means, and of the remainder of each side: ``score``, the mean over prompts, and its interval
+            ``ci_low`` to ``ci_high``. The rows sum to the total without ``position_bias``.
+        provenance: the model, prompts and options that repeat it.
     """
 
     KIND: ClassVar[str] = "attention_attribution"
@@ -75,7 +75,7 @@ class AttentionAttribution(TableResult):
 
         Args:
             side: ``"query"`` or ``"key"``.
-            k: how many parts to name; all others are then in the last row, ``"everything else"``.
+            k: the number of parts to name; the last row, ``"everything else"``, has the others. By default all.
 
         Returns:
             A row for each part: ``part``, such as ``"L16H0"``, ``"L3.mlp"``, ``"embedding"``, ``"positions"``,
@@ -106,7 +106,7 @@ class AttentionAttribution(TableResult):
         return f"<{type(self).__name__} {self.name!r}: {total:+.3g} {self.unit}, {n} prompt{'s' * (n != 1)}>"
 
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
-        """The largest parts of each side with what is left over, and whether 0 is in their intervals."""
+        """The largest parts of each side and the remainder, and whether 0 is in their intervals."""
         some = [self.parts(side, _LISTED).assign(side=side) for side in get_args(Side)]
         table = pd.concat(some, ignore_index=True)
         low, high = np.asarray(table["ci_low"]), np.asarray(table["ci_high"])
@@ -125,13 +125,13 @@ def attention_attribution(
     key: Place,
     against: Place = _OTHERS,
 ) -> AttentionAttribution:
-    """Split the score of a head for a key over what the residual stream consists of at the query and at the key.
+    """The parts of a head's score for a key, by the parts of the residual stream at the query and at the key.
 
     Before softmax, the score of query i for key j is s(i, j) = scale * q_i . k_j. With the statistics of all norms
     frozen at the values of this run, q_i is linear in the stream at i, and k_j in the stream at j, and a stream is the
-    embedding plus what every earlier head, MLP and bias has added. Softmax sees only how scores differ between keys,
-    so what is split is the score for the key minus that for the keys that it competes with, weighted by the pattern p
-    of this run:
+    embedding plus what every earlier head, MLP and bias has added. Softmax depends only on the differences of scores.
+    So the score for the key is split after the mean of the scores for the other keys, weighted by the pattern p of this
+    run, is subtracted:
 
         total = s(i, j) - sum over k != j of p(i, k) s(i, k) / (1 - p(i, j))
 
@@ -147,18 +147,19 @@ def attention_attribution(
         head: the head whose attention is attributed, such as ``"L16H0"``.
         query, key: the positions: a token index (from the end if negative), a name in the prompts' ``positions``, or
             the text of a token that each prompt has once (``" France"``). ``"last"`` is the last token.
-        against: what the score is compared with: ``"others"``, all other keys, as above; or another key, named like
-            ``key``, by s(i, j) - s(i, k).
+        against: the keys that the score is compared with: ``"others"``, all other keys, as above; or one other key,
+            named like ``key``: then s(i, j) - s(i, k) is split.
 
     Returns:
-        The parts of both sides, and how the strongest of them meet. After Ctrl-C, of the prompts until then.
+        The parts of both sides, and the products of the strongest of them. After Ctrl-C, for the prompts done until
+        then.
 
     Raises:
         ValueError: if the head does not see the key; or if the parts do not give the run's own pattern, because the
             architecture computes scores in another way.
 
-    Elhage et al. 2021 (A Mathematical Framework for Transformer Circuits), who read scores as such a product; Kamath et
-    al. 2025 (Tracing Attention Computation Through Feature Interactions), who split them over features.
+    Elhage et al. 2021 (A Mathematical Framework for Transformer Circuits), who write scores as such a product; Kamath
+    et al. 2025 (Tracing Attention Computation Through Feature Interactions), who split them over features.
 
     >>> why = mh.behaviour.attention_attribution(model, [[*range(1000, 1010)] * 2], "L17H5", query=15, key=6)
     >>> why.key.heads(1)  # the induction head reads what the previous-token head has put into the key
@@ -194,7 +195,7 @@ def attention_attribution(
 
 
 def _resolve(tokens: Tokens, query: Place, key: Place, against: Place) -> Places:
-    """The positions in each prompt."""
+    """The positions of query, key and other key in each prompt, checked."""
     places = {"query": query, "key": key} | ({} if against == _OTHERS else {"against": against})
     at = {name: positions_of([place], tokens, f"{name}:")[:, 0] for name, place in places.items()}
     for name, where in at.items():
@@ -212,7 +213,7 @@ def _resolve(tokens: Tokens, query: Place, key: Place, against: Place) -> Places
 
 
 def _check_seen(block: ScoringBlock, places: Places) -> None:
-    """Check that the head sees the keys."""
+    """Check that the head's attention window reaches the keys."""
     for name, at in (("key", places.key), ("against", places.other)):
         if at is not None and (hidden := block.of_positions[places.query, at] == -torch.inf).any():
             row = int(hidden.int().argmax())
@@ -256,15 +257,15 @@ def _result(
     dims: dict[str, tuple[str, ...]] = dict.fromkeys(("mlp", "bias"), ("layer", "prompt"))
 
     def side(at: int, name: Side) -> HeadScores:
-        mine = {name: array[..., at, :] if array.ndim > 1 else array for name, array in values.items()}
-        mine = {name: _every_layer(array, model) if name in dims else array for name, array in mine.items()}
+        parts = {name: array[..., at, :] if array.ndim > 1 else array for name, array in values.items()}
+        parts = {name: _every_layer(array, model) if name in dims else array for name, array in parts.items()}
         return HeadScores.from_values(
             _every_layer(of_heads[..., at, :], model),
             name=f"part in the score of {head} at the {name}",
             kind="attention_part",
             cluster=tokens.cluster,
             provenance=metadata | {"side": name, "attributed": f"where {head} looks, {_THROUGH[name]}"},
-        ).assign(**{name: (dims.get(name, ("prompt",)), array) for name, array in mine.items()})
+        ).assign(**{name: (dims.get(name, ("prompt",)), array) for name, array in parts.items()})
 
     names = [str(HeadId(layer, other)) for layer in range(head.layer) for other in range(model.n_heads)]
     names += [*(str(Mlp(layer)) for layer in range(head.layer)), "embedding", "positions", "biases"]
@@ -284,17 +285,17 @@ def _every_layer(values: Float[np.ndarray, "some *rest"], model: Model) -> Float
 def _pairs(
     names: Sequence[str], vectors: Float[np.ndarray, "part side prompt d"], cluster: Sequence[str]
 ) -> pd.DataFrame:
-    """The products of the parts with the largest means, and of what is left over of each side."""
+    """The products of the parts with the largest means and of the remainder of each side."""
     whole = vectors.sum(0, dtype=np.float64)
     chosen: list[list[str]] = []
-    vectors_of: list[Float[np.ndarray, "part prompt d"]] = []
+    sides: list[Float[np.ndarray, "part prompt d"]] = []
     for at in (0, 1):
         mean = np.einsum("pnd,nd->p", vectors[:, at], whole[1 - at]) / len(cluster)
         largest = np.argsort(-np.abs(mean), kind="stable")[:_PAIRED]
         some = vectors[largest, at].astype(np.float64)
         chosen.append([*(names[int(part)] for part in largest), _REST])
-        vectors_of.append(np.concatenate([some, (whole[at] - some.sum(0))[None]]))
-    values = np.einsum("qnd,knd->qkn", *vectors_of)
+        sides.append(np.concatenate([some, (whole[at] - some.sum(0))[None]]))
+    values = np.einsum("qnd,knd->qkn", *sides)
     names_of_pairs = [{"query": q, "key": k} for q in chosen[0] for k in chosen[1]]
     return _means(names_of_pairs, values.reshape(len(names_of_pairs), -1), cluster)
 
@@ -302,14 +303,14 @@ def _pairs(
 def _means(
     names: Sequence[Mapping[str, str]], values: Float[np.ndarray, "row prompt"], cluster: Sequence[str] | np.ndarray
 ) -> pd.DataFrame:
-    """Names, means over prompts and their intervals."""
+    """A table of names, means over prompts and their intervals."""
     low, high = bounded_interval(values, cluster, bounds=None)
     return pd.DataFrame([*names]).assign(score=values.mean(-1), ci_low=low, ci_high=high)
 
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """The query, the key, the other key (None for all others) and the tokens run, of each prompt."""
+    """The query, the key and the other key (None for all others) of each prompt, and the number of tokens that run."""
 
     query: Int[Tensor, " prompt"]
     key: Int[Tensor, " prompt"]
@@ -325,11 +326,10 @@ class Places:
 
 
 class ScoreParts:
-    """The parts of the score for a key, minus that for other keys, in a run of some prompts.
-    ``vectors`` are what each adds to q, and to the weighted sum of k, after rotation [layer, head, side, prompt, d]."""
+    """The parts of the score for a key, minus the score for other keys, in a run of some prompts.
+    ``vectors`` [layer, head, side, prompt, d]: each part of q, and of the weighted sum of k, after rotation."""
 
     def __init__(self, block: ScoringBlock, tokens: Tokens, places: Places) -> None:
-        """Run the prompts."""
         self._block, self._n = block, len(places)
         layer, head, ids = block.head.layer, block.head.head, tokens.ids[:, : places.length]
         till_query = torch.arange(ids.shape[1], device=ids.device) <= places.query[:, None]
@@ -354,7 +354,7 @@ class ScoreParts:
     def _check(
         self, scores: Float[Tensor, " row"], of_positions: Float[Tensor, " row"], pattern: Float[Tensor, " row"]
     ) -> None:
-        """Check that scores, up to what all keys share, are those of the run's own pattern."""
+        """Check that scores, up to a constant of each query, give the run's own pattern."""
         seen, cap = pattern >= torch.finfo(pattern.dtype).tiny, self._block.cap
         weights, log_p, zero = pattern.double(), pattern.double().log(), scores.new_zeros(self._n)
         capped = scores if cap is None else cap * torch.tanh(scores / cap)
@@ -372,20 +372,20 @@ class ScoreParts:
         return torch.einsum("nob,...nb->...no", self._block.rotation[self._pos[self._at]], q)
 
     def _summed(self, k: Float[Tensor, "*head row d_head"]) -> Float[Tensor, "*head prompt d_head"]:
-        """The sum over the keys of each prompt, weighted, after rotation."""
+        """The weighted sum of k over the tokens of each prompt, after rotation."""
         weighted = k.new_zeros(*k.shape[:-2], self._n, self._block.length, k.shape[-1])
         weighted[..., self._prompt, self._pos, :] = self._weights[:, None] * k
         return torch.einsum("pob,...npb->...npo", self._block.rotation, weighted).sum(-2)
 
     def _vector(self, part: Float[Tensor, "row d_model"]) -> Float[Tensor, "side prompt d_head"]:
-        """What a summand of the stream gives."""
+        """The vectors of a part of the stream."""
         q, k = self._q.sized(self._q.shared(part[self._at])), self._k.sized(self._k.shared(part))
         return torch.stack([self._rotated(q), self._summed(k)])
 
     def _of_heads(
         self, z: Float[Tensor, "row head d_head"], W_O: Float[Tensor, "head d_head d_model"], added: FrozenMap
     ) -> Float[Tensor, "head side prompt d_head"]:
-        """The vectors of the heads of a layer: all that rows share is multiplied together first."""
+        """The vectors of the heads of a layer; matrices that rows share are multiplied first."""
         z, W_O = added.sized(z.transpose(0, 1)), added.shared(W_O)
         q, k = self._q.sized(z[:, self._at] @ self._q.shared(W_O)), self._k.sized(z @ self._k.shared(W_O))
         return torch.stack([self._rotated(q), self._summed(k)], dim=1)
@@ -417,7 +417,7 @@ class ScoreParts:
 def _weights(
     pattern: Float[Tensor, " row"], prompt: Int[Tensor, " row"], pos: Int[Tensor, " row"], places: Places
 ) -> Float[Tensor, " row"]:
-    """How much the score of each key counts: of the key as 1, of the others as -1 together."""
+    """The weight of the score for each token: 1 for the key, and -1 in total for the others."""
     is_key = pos == places.key[prompt]
     others = pattern.masked_fill(is_key, 0) if places.other is None else (pos == places.other[prompt]).double()
     together = others.new_zeros(len(places)).index_add(0, prompt, others)

@@ -35,24 +35,24 @@ PARTS = (
     "lowest",
     "random",
 )
-"""Where examples come from, by activity."""
+"""The parts of all windows that examples are drawn from, by activity."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HeadExamples(TableResult):
-    """Examples of what every head does in text, from ``mh.behaviour.head_examples``.
+    """Examples of where every head attends in text, from ``mh.behaviour.head_examples``.
 
     Attributes:
-        table: a row for each example: the head, the ``part`` of its activities that the window was drawn from, the
-            window (a row of ``tokens``) and the number of its text, the ``activity``, the ``query`` at which it is
-            largest, and the ``key`` from which most is moved there, with its attention as ``weight``.
+        table: a row for each example: the head, the ``part`` of all windows, by activity, that the window was drawn
+            from, the window (a row of ``tokens``) and the number of its text, the ``activity``, the ``query`` at which
+            it is largest, and the ``key`` from which most is moved there, with its attention as ``weight``.
         words: the texts of all tokens.
-        tokens: the windows, as numbers of words; -1 after the end of a shorter window.
+        tokens: the windows, as indices into ``words``; -1 after the end of a shorter window.
         keys: for each query of an example, the keys with the most attention, besides the first token.
         weights: the attention to these keys, in 255ths.
         first: the attention to the first token, in 255ths.
-        sizes: the norm of what each key offers, v W_O, in 255ths of the largest in the window.
-        provenance: what is needed to repeat it.
+        sizes: the norm of v W_O at each key, in 255ths of the largest in the window.
+        provenance: the model, texts and options that repeat it.
         ids: the token ids of ``words``.
     """
 
@@ -62,8 +62,8 @@ class HeadExamples(TableResult):
     table: pd.DataFrame
     words: tuple[str, ...]
     tokens: Int[np.ndarray, "window pos"]
-    keys: UInt8[np.ndarray, "example pos kept"]
-    weights: UInt8[np.ndarray, "example pos kept"]
+    keys: UInt8[np.ndarray, "example pos stored"]
+    weights: UInt8[np.ndarray, "example pos stored"]
     first: UInt8[np.ndarray, "example pos"]
     sizes: UInt8[np.ndarray, "example pos"]
     provenance: dict[str, Any]
@@ -103,7 +103,7 @@ class HeadExamples(TableResult):
         return text if max(near) == len(tokens) - 1 else f"{text}..."
 
     def attention(self, example: int) -> Float[np.ndarray, "pos pos"]:
-        """The attention that is stored of an example: to the first token, and to the strongest keys.
+        """The stored attention of an example: to the first token, and to the three strongest other keys of each query.
 
         Args:
             example: a row of the table.
@@ -121,11 +121,11 @@ class HeadExamples(TableResult):
         return example
 
 
-_KEPT = 3
-"""Keys that are stored of each query."""
+_STORED = 3
+"""The number of keys that are stored for each query."""
 _SITES = ("resid_pre", "v", "pattern")
 _WINDOW, _EACH = 128, 2
-"""The usual length of a window, and number of examples from each tenth."""
+"""The usual length of a window, and the usual number of examples from each tenth."""
 
 
 @analysis
@@ -138,27 +138,28 @@ def head_examples(
     per_quantile: Positive = _EACH,
     heads: Heads | None = None,
 ) -> HeadExamples:
-    """Show where every head attends, in windows of text from each tenth of its activity.
+    """Examples of where every head attends, in windows of text from each tenth of its activity.
 
-    The examples of a head are windows drawn from each tenth of all windows, ordered by its activity, the one with the
-    highest and the one with the lowest activity, and windows drawn from all.
+    The examples of a head are windows drawn from each tenth of all windows, ordered by its activity; the windows with
+    its highest and its lowest activity; and windows drawn from all.
 
     The activity of a head at a query q is the norm of what it moves there from all tokens but the first, as a share of
     the norm of the residual stream x that it reads:
 
         activity(q) = sum over k >= 1 of A(q, k) norm(v(k) W_O)  /  norm(x(q))
 
-    The activity in a window is its largest one. The first token is left out because many heads rest there.
+    The activity in a window is the largest of its queries. The first token is left out because many heads rest there.
 
     Args:
         texts: as in ``mh.profile_heads``.
         window: the length of a window in tokens; by default 128, or the model's context if that is shorter.
-        n_tokens: how many tokens to read at most.
+        n_tokens: the largest number of tokens to read.
         per_quantile: how many windows to draw from each tenth, and from all.
         heads: the heads to show, as in ``mh.sweep``; every head if left out.
 
     Returns:
-        A table with a row for each example, and its tokens and attention. After Ctrl-C, of the windows until then.
+        A table with a row for each example, and its tokens and attention. After Ctrl-C, the examples are from the
+        windows read until then.
 
     Kobayashi et al. 2020 (arXiv 2004.10102), equation 5, for the norm of what is moved.
 
@@ -175,7 +176,7 @@ def head_examples(
 def profile_and_examples(
     model: Model, texts: Texts = None, *, n_tokens: Annotated[int, Within(least=16)] = 20000
 ) -> tuple[HeadProfile, HeadExamples]:
-    """``mh.profile_heads``, and ``head_examples`` of the first half of each of its windows, which run once for both."""
+    """``mh.profile_heads``, and ``head_examples`` of the first half of each of its windows, from the same runs."""
     window = check_window(model, None, USUAL_WINDOW)
     keep_freed_memory()
     totals, every = Totals.none(model, window), check_heads(None, model.n_layers, model.n_heads)
@@ -198,26 +199,26 @@ def _examples(
     heads: Sequence[HeadId],
     measured: Callable[[Windows, Any], None] | None = None,
 ) -> HeadExamples:
-    """Examples of some heads; ``lengths`` of the windows that are read, and of the beginnings that are examples."""
+    """Examples of some heads. ``lengths``: of the windows that run, and of their beginnings that are examples."""
     length, window = lengths
-    each = len(heads) * (2 * _KEPT + 2)
+    each = len(heads) * (2 * _STORED + 2)
     if n_tokens * each > (memory := current().limits.memory):
         raise ValueError(
             f"n_tokens is {n_tokens}, which needs {n_tokens * each / 2**20:,.0f} MB for this model; give at most "
             f"{memory // each}, or a larger budget"
         )
-    ids, text, watched = list[list[int]](), list[int](), list[list[np.ndarray]]()
+    ids, text, activities = list[list[int]](), list[int](), list[list[np.ndarray]]()
 
     def see(windows: Windows, values: tuple[Any, list[np.ndarray]]) -> None:
         if measured is not None:
             measured(windows, values[0])
         ids.extend(windows.ids[:, :window].tolist())
         text.extend(windows.text)
-        watched.append(values[1])
+        activities.append(values[1])
 
-    watch = partial(_watch, heads=heads, window=window, measures=measured is not None)
+    compute = partial(_activity, heads=heads, window=window, measures=measured is not None)
     bar = Bar(total=n_tokens, desc="examples", unit="token")
-    metadata = read_windows(model, windows_of(model, texts, length, n_tokens), watch, see, bar)
+    metadata = read_windows(model, windows_of(model, texts, length, n_tokens), compute, see, bar)
     if len(ids) < 2:
         raise ValueError("texts have fewer than two windows of at least 16 tokens; give longer texts")
     provenance = make_provenance(
@@ -228,20 +229,23 @@ def _examples(
         n_tokens=sum(map(len, ids)),
         heads="all" if len(heads) == model.n_layers * model.n_heads else heads,
     )
-    arrays: list[np.ndarray] = [np.concatenate([batch.pop(0) for batch in watched]) for _ in range(len(watched[0]))]
+    n_arrays = len(activities[0])
+    arrays: list[np.ndarray] = [np.concatenate([batch.pop(0) for batch in activities]) for _ in range(n_arrays)]
     drawn = list(_drawn(arrays[0], heads, per_quantile))
     return _gather(model, list(zip(ids, text, strict=True)), heads, arrays, drawn, window, provenance)
 
 
-def _watch(
+def _activity(
     model: Model, ids: Int[Tensor, "window pos"], heads: Sequence[HeadId], window: int, measures: bool
 ) -> tuple[Any, list[np.ndarray]]:
-    """Run windows; what heads do in the beginning of each: the largest activity and its query [window, head], and for
-    each token the keys with most attention, it, that to the first token, and the norm of what is offered, in 255ths."""
+    """Run windows. Of the beginning of each: the largest activity and its query [window, head]; and of each token, the
+    keys with the most attention, this attention, the attention to the first token, and the norm of v W_O, in 255ths."""
     n, pos = ids[:, :window].shape
-    of_layer = {head.layer: [(i, it.head) for i, it in enumerate(heads) if it.layer == head.layer] for head in heads}
+    of_layer = {
+        head.layer: [(i, other.head) for i, other in enumerate(heads) if other.layer == head.layer] for head in heads
+    }
     activity, query = torch.empty(n, len(heads)), torch.empty(n, len(heads), dtype=torch.long)
-    stored = [torch.empty((n, pos, len(heads), *more), dtype=torch.uint8) for more in ((_KEPT,), (_KEPT,), (), ())]
+    stored = [torch.empty((n, pos, len(heads), *more), dtype=torch.uint8) for more in ((_STORED,), (_STORED,), (), ())]
 
     def see(layer: int, resid_pre: Tensor, v: Tensor, pattern: Tensor, **rest: Tensor) -> None:
         if layer not in of_layer:
@@ -255,7 +259,7 @@ def _watch(
         norms = resid_pre.norm(dim=-1).clamp_min(tiny)
         largest = ((others @ size[..., None])[..., 0] / norms[:, None]).max(-1)
         activity[:, at], query[:, at] = largest.values[:, own], largest.indices[:, own]
-        weights, keys = others.topk(_KEPT, dim=-1)
+        weights, keys = others.topk(_STORED, dim=-1)
         in_255ths = weights, pattern[..., 0], size / size.amax(-1, keepdim=True).clamp_min(tiny)
         rounded = [(255 * each).round().to(torch.uint8) for each in in_255ths]
         for store, values in zip(stored, (keys.to(torch.uint8), *rounded), strict=True):
@@ -286,21 +290,21 @@ def _gather(
     model: Model,
     read: Sequence[tuple[list[int], int]],
     heads: Sequence[HeadId],
-    watched: Sequence[np.ndarray],
+    arrays: Sequence[np.ndarray],
     drawn: Sequence[tuple[int, str, int]],
     window: int,
     provenance: dict[str, Any],
 ) -> HeadExamples:
-    """The result, from the tokens and the text of each window and what ``_watch`` gives: only what examples need."""
-    activity, query, *of_tokens = watched
+    """The result, from the tokens and the text of each window and the arrays of ``_activity``."""
+    activity, query, *of_tokens = arrays
     head, parts, at = (np.array(each) for each in zip(*drawn, strict=True))
     lengths = np.array([len(ids) for ids, _ in read])
     starts, rows = np.cumsum(lengths) - lengths, np.arange(len(drawn))
-    made = [np.zeros((len(drawn), window, *each.shape[2:]), dtype=np.uint8) for each in of_tokens]
-    for new, values in zip(made, of_tokens, strict=True):
-        for row, start, length, of in zip(new, starts[at], lengths[at], head, strict=True):
-            row[:length] = values[start : start + length, of]
-    keys, weights, first, sizes = made
+    stored = [np.zeros((len(drawn), window, *each.shape[2:]), dtype=np.uint8) for each in of_tokens]
+    for new, values in zip(stored, of_tokens, strict=True):
+        for row, start, length, index in zip(new, starts[at], lengths[at], head, strict=True):
+            row[:length] = values[start : start + length, index]
+    keys, weights, first, sizes = stored
     queries = query[at, head]
     attended, attention = keys[rows, queries].astype(int), weights[rows, queries]
     best = (attention.astype(int) * np.take_along_axis(sizes, attended, axis=1)).argmax(1)

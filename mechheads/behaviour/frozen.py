@@ -1,12 +1,12 @@
 """Runs whose norms are linear maps, and a head's attention scores as a product of two affine maps of the stream.
 
 The maps are measured, not read from module names: a module runs on a few probes and on the inputs of a run, and its
-norm is frozen at the statistics of that run. So the same code serves a final norm, a norm after attention, a
+norm is frozen at the statistics of that run. So the same code handles a final norm, a norm after attention, a
 multiplier, and a module that does nothing.
 
 The rotation of q and k is measured from the keys that attention uses, and the scale and the part of positions (ALiBi)
-from the patterns of a block with q and k put in. Whether they are the model's scores is then seen in the pattern
-of the run (``ScoreParts``); it is not for models that norm q and k after the rotation, or clip them.
+from the patterns of a block in which q and k are replaced. ``ScoreParts`` then checks that these scores give the
+pattern of the run, which fails for models that norm q and k after the rotation, or clip them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _LOUD = 1e3
 """The size of a probe: so large that the epsilon of a norm does not matter."""
 _PROBES = 5
 _TRIED = 16
-"""The number of rows on which it is tried what a block does with its heads."""
+"""The number of rows on which a block's map of its attention output is tried."""
 _LEARNED = "hook_pos_embed"
 _SIZES, _LARGE = 32, 4.0
-"""How many scores the scale is measured with, and the largest of them."""
+"""The number of scores that the scale is measured with, and the largest of them."""
 Which = Literal["q", "k"]
 _QK: tuple[Which, ...] = ("q", "k")
 
@@ -63,7 +63,7 @@ class FrozenMap:
         return self if self.size is None else replace(self, size=self.size[at])
 
     def back(self, direction: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
-        """The direction before the map: x times it is the map's output - offset, times ``direction``."""
+        """The direction before the map: its product with x is the product of ``direction`` with output - offset."""
         before = self.sized(self.slope * direction)
         return _centred(before) if self.centred else before
 
@@ -86,15 +86,15 @@ def frozen_at(
     seen, unit, x = out[_PROBES:] - offset, unit.double(), x.double()
     size = up.square().sum().clamp_min(1e-30)
     if up @ twice > 1.5 * size:
-        found = FrozenMap(None, (up - down) / (2 * _LOUD * unit), offset, centred=False)
+        fitted = FrozenMap(None, (up - down) / (2 * _LOUD * unit), offset, centred=False)
     else:
         centred = bool((shifted - up).square().sum() < 1e-2 * size)
         slope = (up - down) / (2 * unit)
         scaled = slope * (_centred(x) if centred else x)
-        of_rows = (scaled * seen).sum(-1, keepdim=True) / scaled.square().sum(-1, keepdim=True).clamp_min(1e-300)
-        found = FrozenMap(of_rows, slope, offset, centred)
-    off = (found(x) - offset - seen).abs().max()
-    return found if off <= rounding * seen.abs().max() else None
+        sizes = (scaled * seen).sum(-1, keepdim=True) / scaled.square().sum(-1, keepdim=True).clamp_min(1e-300)
+        fitted = FrozenMap(sizes, slope, offset, centred)
+    off = (fitted(x) - offset - seen).abs().max()
+    return fitted if off <= rounding * seen.abs().max() else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +109,8 @@ class FrozenRun:
     patterns: dict[int, Float[Tensor, "row head pos"]]
     v: dict[int, Float[Tensor, "prompt pos kv d_head"]]
     embedded: dict[str, Float[Tensor, "row d_model"]]
-    _blocks: dict[int, Blocks] = field(default_factory=dict)  # prepared for so many rows
-    _norms: dict[int, FrozenMap] = field(default_factory=dict)  # before the heads of a layer
+    _blocks: dict[int, Blocks] = field(default_factory=dict)  # by the number of rows
+    _norms: dict[int, FrozenMap] = field(default_factory=dict)  # by the layer whose heads they precede
 
     @classmethod
     def of(
@@ -125,7 +125,7 @@ class FrozenRun:
         ends_at: int | None = None,
     ) -> FrozenRun:
         """Run prompts, up to the layer ``ends_at``, of which only patterns are read.
-        ``prompt`` and ``pos``: where each row is."""
+        ``prompt`` and ``pos``: the prompt and the position of each row."""
         frozen = cls(model, analysis, prompt, [], {}, {}, {}, {})
         layers = range(model.n_layers if ends_at is None else ends_at)
 
@@ -163,7 +163,7 @@ class FrozenRun:
 
     @property
     def positions(self) -> Float[Tensor, "row d_model"]:
-        """What learned positions add to the stream before the first block; 0 if nothing is just added to the tokens."""
+        """What learned positions add to the stream before the first block; 0 if they are not simply added to tokens."""
         stream, positions = self.streams[0], self.embedded.get(_LEARNED)
         if positions is None:
             return torch.zeros_like(stream)
@@ -171,15 +171,15 @@ class FrozenRun:
         return positions if off <= tolerance(self.model.backend) * stream.abs().max() else torch.zeros_like(stream)
 
     def after_blocks(self) -> FrozenMap:
-        """What follows the last block, before W_U."""
+        """The map between the last block and W_U."""
         backend = self.model.backend
-        found = frozen_at(lambda rows: backend.finish(rows[:, None])[:, 0], self.streams[-1], tolerance(backend))
-        if found is None:
+        final = frozen_at(lambda rows: backend.finish(rows[:, None])[:, 0], self.streams[-1], tolerance(backend))
+        if final is None:
             raise self.inexact("what follows the last block is neither a norm nor a product")
-        return found
+        return final
 
     def before_attention(self, layer: int) -> FrozenMap:
-        """What stands before the heads of a layer."""
+        """The map between the stream and the heads of a layer."""
         if layer not in self._norms:
             backend = self.model.backend
             norm = frozen_at(partial(backend.before_attention, layer), self.streams[layer], tolerance(backend))
@@ -189,65 +189,65 @@ class FrozenRun:
         return self._norms[layer]
 
     def written(self, layer: int, dtype: torch.dtype) -> Float[Tensor, "row d_model"]:
-        """The attention output of a layer: what its heads write, and b_O."""
+        """The attention output of a layer: the sum of z W_O over its heads, and b_O."""
         W_O, b_O = self.model.W_O[layer].to(dtype), self.model.b_O(layer)
         summed = torch.einsum("rhd,hdm->rm", self.z[layer].to(dtype), W_O)
         return summed if b_O is None else summed + b_O.to(dtype)
 
     def after_attention(self, layer: int, written: Float[Tensor, "row d_model"]) -> FrozenMap:
-        """What a block adds to the residual stream for its attention output, ``written``."""
+        """The map from a layer's attention output, ``written``, to what the block adds to the stream for it."""
         before, out = self.streams[layer], written.to(self.streams[layer].dtype)
         some = torch.linspace(0, len(out) - 1, min(len(out), _TRIED), device=out.device).long()
-        found = self._of_attention(layer, before[some], out[some])
-        if found is not None and found.size is not None and len(some) < len(out):
-            found = self._of_attention(layer, None, out)
-        if found is None:
+        added = self._of_attention(layer, before[some], out[some])
+        if added is not None and added.size is not None and len(some) < len(out):
+            added = self._of_attention(layer, None, out)
+        if added is None:
             raise self.inexact(f"layer {layer} does more with its heads than add them to the residual stream")
-        return found
+        return added
 
     def sources(self, layer: int, of_z: Float[Tensor, "row head d_head"]) -> Float[Tensor, "row head pos"]:
-        """The products of z with ``of_z``, divided among the tokens that heads read; v has the bias b_V in it."""
-        wanted = (self.z[layer].double() * of_z).sum(-1)
-        found = torch.empty(*wanted.shape, self.v[layer].shape[1], dtype=of_z.dtype, device=of_z.device)
+        """The products of z with ``of_z``, divided among the tokens that heads read; v includes the bias b_V."""
+        wholes = (self.z[layer].double() * of_z).sum(-1)
+        parts = torch.empty(*wholes.shape, self.v[layer].shape[1], dtype=of_z.dtype, device=of_z.device)
         for prompt, v in enumerate(self.v[layer].double()):
             rows = self.prompt == prompt
             v = v.repeat_interleave(self.model.n_heads // v.shape[1], dim=1)
-            found[rows] = self.patterns[layer][rows].double() * torch.einsum("shd,rhd->rhs", v, of_z[rows])
-        if not (found.sum(-1) - wanted).abs().max() <= tolerance(self.model.backend) * found.abs().sum(-1).max():
+            parts[rows] = self.patterns[layer][rows].double() * torch.einsum("shd,rhd->rhs", v, of_z[rows])
+        if not (parts.sum(-1) - wholes).abs().max() <= tolerance(self.model.backend) * parts.abs().sum(-1).max():
             raise ValueError(
                 f'{self.model.backend.description} does not support by="source": z of layer {layer} is not the sum of '
                 'pattern * v over tokens, for example because a gate changes it; use by="head"'
             )
-        return found
+        return parts
 
     def _of_attention(
         self, layer: int, before: Float[Tensor, "row d_model"] | None, written: Float[Tensor, "row d_model"]
     ) -> FrozenMap | None:
-        """As ``after_attention``, frozen at ``written``; None if the block does more, which needs ``before``."""
+        """The map of ``after_attention``, frozen at ``written``; None if it is not all that happens to ``before``."""
         backend, rounding = self.model.backend, tolerance(self.model.backend)
         on_stream: list[Tensor] = []
 
         def alone(out: Tensor) -> Tensor:
-            """The block with its MLP silent, first on an empty stream for every row, then on the stream of the run."""
+            """The block without its MLP, on an empty stream; ``on_stream`` gets its output on the stream of the run."""
             outs, streams = out, torch.zeros_like(out)
             if before is not None:
                 outs, streams = torch.cat([outs, written]), torch.cat([streams, before])
             if (blocks := self._blocks.get(len(outs))) is None:
                 blocks = self._blocks[len(outs)] = backend.blocks_for(len(outs), 1)
-            made = backend.with_attention(layer, outs[:, None], lambda: blocks(layer, streams[:, None]))[:, 0]
-            on_stream.append(made[len(out) :])
-            return made[: len(out)]
+            after = backend.with_attention(layer, outs[:, None], lambda: blocks(layer, streams[:, None]))[:, 0]
+            on_stream.append(after[len(out) :])
+            return after[: len(out)]
 
         silent: list[Hook] = [(backend.hook_name("mlp_out", layer), _silent)] if backend.d_mlp else []
-        found = backend.under(silent, lambda: frozen_at(alone, written, rounding))
-        if found is None or before is None:
-            return found
-        expected = before.double() + found(written.double())
+        added = backend.under(silent, lambda: frozen_at(alone, written, rounding))
+        if added is None or before is None:
+            return added
+        expected = before.double() + added(written.double())
         off = (on_stream[0].double() - expected).abs().max()
-        return found if off <= rounding * expected.abs().max() else None
+        return added if off <= rounding * expected.abs().max() else None
 
     def inexact(self, what: str) -> ValueError:
-        """An error that says why the analysis would be wrong for this model."""
+        """The error for a model of which the analysis would be wrong; ``what`` is the reason."""
         return ValueError(
             f"{self.model.backend.description} does not support {self.analysis}: {what}, so the parts of its heads "
             "would not sum to what they are parts of; mh.ablate and mh.path_patch measure effects instead"
@@ -284,10 +284,9 @@ class FrozenSide:
 
 
 class ScoringBlock:
-    """The block of a head, run alone on an empty stream with q and k put in."""
+    """The block of a head, run alone on an empty stream with other q and k; ``length`` positions are measured."""
 
     def __init__(self, model: Model, head: HeadId, length: int) -> None:
-        """``length`` is how many positions are measured."""
         self.model, self.head, self.length, self._backend = model, head, length, model.backend
         self.heads = {"q": head.head, "k": kv_head(head.head, model.n_heads, model.n_kv_heads)}
         points = self._backend.hook_points
@@ -296,14 +295,14 @@ class ScoringBlock:
         self.after_norm = {which: name if name in points else self.raw[which] for which, name in normed.items()}
 
     def normed(self, which: Which, values: Float[Tensor, "row head d_head"]) -> Float[Tensor, "row head d_head"]:
-        """Values of q or k after their own norm, as if each was a first token's, which is not rotated."""
+        """Values of q or k after their own norm; each is put at a first token, which is not rotated."""
         return self._run(
             len(values), 1, [(self.raw[which], lambda value, hook: values[:, None])], self.after_norm[which]
         )[:, 0]
 
     @cached_property
     def rotation(self) -> Float[Tensor, "pos d_head before"]:
-        """What is done to q and to k between their norms and the scores, at each position."""
+        """The linear map that turns q or k after its norm into the one that scores are made of, at each position."""
         basis = torch.eye(self.model.d_head, dtype=self.model.dtype, device=self.model.device)
         parts = basis.split(max(1, current().limits.run_tokens // self.length))
         turned = [self._scored(part, self.length, self.after_norm["k"]) for part in parts]
@@ -317,7 +316,7 @@ class ScoringBlock:
 
     @cached_property
     def scale(self) -> float:
-        """The factor of q . k, from what a query gives for a key at its own position, which has the same rotation."""
+        """The factor of q . k in scores, from queries and keys at one position, which have the same rotation."""
         (at_one,) = self._preferred([1.0])
         sizes = [step / _SIZES * abs(_LARGE / at_one) ** 0.5 for step in range(1, _SIZES + 1)] if at_one else [1.0]
         first = torch.zeros(len(sizes), self.model.d_head, dtype=self.model.dtype, device=self.model.device)
@@ -328,11 +327,11 @@ class ScoringBlock:
 
     @cached_property
     def of_positions(self) -> Float[Tensor, "query key"]:
-        """What is added to scores for positions alone, up to what all keys share; -inf where a key is hidden."""
+        """The part of scores that depends on positions alone, up to a constant of each query; -inf for hidden keys."""
         return self._log_pattern(1, self.length, lambda value, hook: torch.zeros_like(value))[0]
 
     def _preferred(self, sizes: Sequence[float]) -> list[float]:
-        """The score of the second of two tokens for itself minus that for the first, if only it has q and k."""
+        """For each size of q and k of the second of two tokens: its score for itself minus its score for the first."""
 
         def put(value: Tensor, hook: Any) -> Tensor:
             new = torch.zeros_like(value)
@@ -340,17 +339,17 @@ class ScoringBlock:
             return new
 
         log_p = self._log_pattern(len(sizes) + 1, 2, put)[:, 1]
-        found = (log_p[:, 1] - log_p[:, 0]).cpu()
-        found = found[1:] - found[0]
-        return (found if self.cap is None else self.cap * torch.atanh(found / self.cap)).tolist()
+        scores = (log_p[:, 1] - log_p[:, 0]).cpu()
+        scores = scores[1:] - scores[0]
+        return (scores if self.cap is None else self.cap * torch.atanh(scores / self.cap)).tolist()
 
     def _log_pattern(self, rows: int, pos: int, put: Callable[..., Tensor]) -> Float[Tensor, "row query key"]:
         puts = [(name, put) for name in self.after_norm.values()]
         return self._run(rows, pos, puts, self._backend.hook_name("pattern", self.head.layer))[:, self.head.head].log()
 
     def _scored(self, k: Float[Tensor, "row d_head"], length: int, at: str) -> Float[Tensor, "row pos d_head"]:
-        """k as attention uses it, if it is this at so many positions at a hook."""
-        head, seen = self.heads["k"], _Kept(self.heads["k"], [])
+        """The keys that attention uses if ``k`` is put at ``length`` positions at the hook ``at``."""
+        head, seen = self.heads["k"], _KeyRecorder(self.heads["k"], [])
 
         def put(value: Tensor, hook: Any) -> Tensor:
             return k[:, None, None].expand_as(value).contiguous()
@@ -365,14 +364,14 @@ class ScoringBlock:
         return seen.k[-1] if seen.k else k[:, None].expand(-1, length, -1)
 
     def _run(self, rows: int, pos: int, puts: Sequence[Hook], read: str) -> Tensor:
-        """What a hook gets, in float64."""
+        """The value at the hook ``read``, in float64, with the hooks ``puts``."""
         values: list[Tensor] = []
 
-        def keep(value: Tensor, hook: Any) -> None:
+        def record(value: Tensor, hook: Any) -> None:
             values.append(value.double())
             raise Stopped
 
-        self._until_stopped(rows, pos, [*puts, (read, keep)])
+        self._until_stopped(rows, pos, [*puts, (read, record)])
         return values[0]
 
     def _until_stopped(self, rows: int, pos: int, hooks: Sequence[Hook], keys: Keys | None = None) -> None:
@@ -387,7 +386,7 @@ def _stop(value: Tensor, hook: Any) -> None:
 
 
 @dataclass
-class _Kept:
+class _KeyRecorder:
     """A cache that records the keys of a head as attention uses them."""
 
     head: int
@@ -398,14 +397,14 @@ class _Kept:
         return k, v
 
     def get_seq_length(self, *_: Any) -> int:
-        """How many earlier tokens there are, which some models ask."""
+        """The number of earlier tokens, which some models read."""
         return 0
 
 
 def frozen_side(
     run: FrozenRun, block: ScoringBlock, which: Which, norm: FrozenMap, stream: Float[Tensor, "row d_model"]
 ) -> FrozenSide:
-    """q or k of the block's head, frozen at these rows of the stream before the block, with the norm that they have."""
+    """q or k of the block's head as a map of the stream before the block, frozen at these rows after ``norm``."""
     model, layer, head = run.model, block.head.layer, block.head.head
     kind = "Q" if which == "q" else "K"
     weights, biases = model.backend.weight(kind, layer), model.backend.bias(kind, layer)
@@ -432,11 +431,11 @@ def _own_norm(run: FrozenRun, block: ScoringBlock, which: Which, values: Float[T
         return block.normed(which, rows.unflatten(-1, (n, d))).flatten(1)
 
     normed = block.normed(which, values)[:, head].double()
-    found = frozen_at(alone, values[:, head], rounding)
-    if found is not None and (found(values[:, head].double()) - normed).abs().max() <= rounding * normed.abs().max():
-        return found
-    found = frozen_at(together, values.flatten(1), rounding)
-    if found is None or found.centred:
+    norm = frozen_at(alone, values[:, head], rounding)
+    if norm is not None and (norm(values[:, head].double()) - normed).abs().max() <= rounding * normed.abs().max():
+        return norm
+    norm = frozen_at(together, values.flatten(1), rounding)
+    if norm is None or norm.centred:
         raise run.inexact(f"the norm of {which} in layer {block.head.layer} is not a product once it is frozen")
     some = slice(head * d, (head + 1) * d)
-    return FrozenMap(found.size, found.slope[some], found.offset[some], centred=False)
+    return FrozenMap(norm.size, norm.slope[some], norm.offset[some], centred=False)

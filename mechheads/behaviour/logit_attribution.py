@@ -39,10 +39,10 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head", hea
 
         part(x) = slope * N(x) . (W_U[answer] - W_U[wrong])
 
-    x is z W_O of a head, after a norm or multiplier after attention. N is the final norm without its bias. slope is 1
-    unless the model multiplies or caps its logits. All parts sum to what the model gives out.
+    x is z W_O of a head, with the norm or multiplier after attention if the model has one. N is the final norm without
+    its bias. slope is 1 unless the model multiplies or caps its logits. All parts sum to the model's own logit.
 
-    This is the direct effect only: what later heads and MLPs make of it, ``mh.ablate`` and ``mh.path_patch`` measure.
+    This is the direct effect only. ``mh.ablate`` and ``mh.path_patch`` measure effects through later heads and MLPs.
 
     Args:
         prompts: prompts or, of pairs, the clean side. With ``answer`` and ``wrong``, logit(answer) - logit(wrong) at
@@ -58,10 +58,10 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head", hea
         (NaN after the end of shorter prompts). ``dataset`` has the other parts: ``embedding`` [prompt] (tokens and
         positions before the first block), ``mlp`` [layer, prompt], ``bias`` [layer, prompt] (b_O, and the bias of a
         norm after attention or MLP), ``output_bias`` [prompt] (of the final norm and b_U); and ``total`` [prompt], the
-        logit or difference, to which everything sums. After Ctrl-C, of the prompts until then.
+        logit or difference, which is the sum of all parts. After Ctrl-C, the parts of the prompts done until then.
 
     Raises:
-        ValueError: if the parts do not sum to the logit, because the architecture does something else with its heads.
+        ValueError: if the parts do not sum to the logit, because the architecture uses its heads in another way.
 
     Elhage et al. 2021 (A Mathematical Framework for Transformer Circuits); nostalgebraist 2020 (the logit lens); Wang
     et al. 2023 (arXiv 2211.00593), who found the name movers with it.
@@ -132,7 +132,7 @@ def attribute(model: Model, tokens: Tokens, by: By, limits: Limits) -> Mapping[s
     biases = [zero if backend.b_U is None else backend.b_U[ids].double().to(zero) for ids in answers]
     logits = [(state * column).sum(-1) + bias for column, bias in zip(columns, biases, strict=True)]
     slope = _slope(backend, logits[0], logits[1] if len(logits) > 1 else zero)
-    direction = slope[:, None] * _difference(columns)  # after the final norm, whose product with a part is its part
+    direction = slope[:, None] * _difference(columns)  # a summand after the final norm, times this, is its part
     parts = _of_layers(model, run, final.back(direction), tokens)
     parts["embedding"] = (run.streams[0].double() * final.back(direction)).sum(-1)
     parts["output_bias"] = direction @ final.offset + slope * _difference(biases)
@@ -153,12 +153,12 @@ def top(backend: Backend, state: Float[Tensor, "prompt d_model"], limits: Limits
 
 
 def _difference(of_answers: Sequence[Tensor]) -> Tensor:
-    """What the answer has, minus what the wrong one has, if there is one."""
+    """The value of the answer, minus the value of the wrong answer if there is one."""
     return of_answers[0] if len(of_answers) == 1 else of_answers[0] - of_answers[1]
 
 
 def _slope(backend: Backend, high: Float[Tensor, " prompt"], low: Float[Tensor, " prompt"]) -> Float[Tensor, " prompt"]:
-    """How much the transformed logits differ for each unit by which the logits do."""
+    """The difference of the transformed logits per unit of difference of the logits."""
     wider = torch.where((high - low).abs() < _NEAR, _NEAR, 0.0)
     high, low = high + wider, low - wider
     transformed = backend.transform_logits(torch.stack([high, low], dim=-1))
@@ -168,7 +168,7 @@ def _slope(backend: Backend, high: Float[Tensor, " prompt"], low: Float[Tensor, 
 def _of_layers(
     model: Model, run: FrozenRun, direction: Float[Tensor, "prompt d_model"], tokens: Tokens
 ) -> dict[str, Float[Tensor, "*part prompt"]]:
-    """The parts of heads, MLPs and biases of every layer; the direction is that before the final norm."""
+    """The parts of heads, MLPs and biases of every layer; ``direction`` is the logit's, before the final norm."""
     parts: dict[str, list[Tensor]] = {"heads": [], "mlp": [], "bias": []}
     for layer in range(model.n_layers):
         before, after, z = run.streams[layer], run.streams[layer + 1], run.z[layer].double()

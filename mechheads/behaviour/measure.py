@@ -1,9 +1,9 @@
-"""What every head does on some windows, measured layer by layer while the model runs; only means are stored.
+"""Measures of every head on windows of text, computed layer by layer while the model runs; only means are stored.
 
 ``mh.profile_heads`` says which keys each behaviour has. Only queries that have such a key are counted. Except for
 ``first`` and ``self``, keys of the query q lie between 1 and q - 1 (the *middle*). The null of a behaviour is the same
 attention with the keys of each query permuted: within the middle, or among all keys for ``first`` and ``self``. Its
-mean over all permutations is the attention on these keys times the share of them that the behaviour has.
+mean over all permutations is the attention to all permuted keys, times the share of them that the behaviour has.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ MEASURES = (
     *FITS,
 )
 _OF_TEXT = -2
-"""The number in proofs of runs of windows, which are no cached runs."""
+"""The number of runs of windows in proofs; they are not cached runs."""
 _POOLS = [0, 0, 1, 1, 1, 1]
-"""Among which keys each behaviour's keys are permuted: 0, all keys; 1, the middle."""
+"""The keys among which each behaviour's keys are permuted: 0, all keys; 1, the middle."""
 DELIMITER = re.compile(r"[\W_]+")
 """A token of punctuation, spaces and line ends."""
 _COPYING = slice(2, None, 4)
@@ -55,8 +55,8 @@ def measure(
     layers: Sequence[int] = (),
     also: Callable[..., None] = lambda layer, **activations: None,
 ) -> tuple[Float[Tensor, "measure layer head window"], Float[Tensor, "layer head pos"]]:
-    """The measures in some layers, by default in all, and the attention within the middle at each distance; on the CPU.
-    Measures are NaN where a window has none."""
+    """The measures in some layers, by default in all, and the attention within the middle at each distance, on the CPU.
+    A measure is NaN for a window that has no queries for it."""
     measures, stream = _Measures(model, ids), list[Tensor]()
 
     def see(layer: int, **activations: Tensor) -> None:
@@ -67,11 +67,11 @@ def measure(
     layers = layers or range(model.n_layers)
     each_layer(model, ids, layers, ("resid_pre", "v", "pattern", "z"), see)
     _claim(model, ids[-1], layers[-1], *stream)
-    return measures.found.cpu(), measures.at_distance
+    return measures.values.cpu(), measures.at_distance
 
 
 def _claim(model: Model, ids: Int[Tensor, " pos"], layer: int, stream: Float[Tensor, "pos d_model"]) -> None:
-    """Claim, once in an analysis, the residual stream of a window before a block."""
+    """Have the residual stream of a window before a block proved, once in an analysis."""
     if model.backend.proofs.new(_OF_TEXT, 0, (0,)):
         own, reads = tuple(ids.tolist()), (model.hook_name("resid_pre", layer), itemgetter(0))
         at = tuple(sorted(last_and_drawn(own)))
@@ -82,14 +82,14 @@ def _claim(model: Model, ids: Int[Tensor, " pos"], layer: int, stream: Float[Ten
 def each_layer(
     model: Model, ids: Int[Tensor, "window pos"], layers: Sequence[int], sites: Sequence[str], see: Callable[..., None]
 ) -> None:
-    """Run some windows, and pass the activations of some layers, one after the other, to ``see``, in float32."""
-    now: dict[str, Tensor] = {}
+    """Run some windows, and pass the activations of some layers to ``see``, layer by layer, in float32."""
+    activations: dict[str, Tensor] = {}
 
     def note(value: Tensor, hook: Any, site: str, layer: int) -> None:
-        now[site] = value.detach().float()
+        activations[site] = value.detach().float()
         if site == sites[-1]:
-            see(layer, **now)
-            now.clear()
+            see(layer, **activations)
+            activations.clear()
             if layer == layers[-1]:
                 raise Stopped
 
@@ -108,7 +108,7 @@ class _Measures:
         self._programs = [each if name == "uniform" else each.to_sparse() for name, each in patterns_of(ids).items()]
         self._read = model.W_U[:, ids].float() * model.final_scale()[:, None, None]  # [d_model, window, pos]
         shape = (len(MEASURES), model.n_layers, model.n_heads, len(ids))
-        self.found = torch.full(shape, torch.nan, dtype=torch.float64, device=ids.device)
+        self.values = torch.full(shape, torch.nan, dtype=torch.float64, device=ids.device)
         self.at_distance = torch.zeros(model.n_layers, model.n_heads, ids.shape[1], dtype=torch.float64)
 
     def see(self, layer: int, resid_pre: Tensor, v: Tensor, pattern: Tensor, z: Tensor) -> None:
@@ -117,22 +117,22 @@ class _Measures:
         W_O = written_by(model, layer)
         squares = W_O @ W_O.mT
         features = self._keys.features(pattern, norm_of(values_of(model, v), squares).transpose(1, 2))
-        self.found[: len(features), layer] = features
-        of_heads = dict(zip(FITS, fits_of(pattern, self._programs), strict=True))
-        of_heads["entropy"] = entropy(pattern)
-        of_heads["norm"] = (norm_of(z, squares) / resid_pre.norm(dim=-1)[..., None])[:, 1:].mean(1)
+        self.values[: len(features), layer] = features
+        further = dict(zip(FITS, fits_of(pattern, self._programs), strict=True))
+        further["entropy"] = entropy(pattern)
+        further["norm"] = (norm_of(z, squares) / resid_pre.norm(dim=-1)[..., None])[:, 1:].mean(1)
         with only_middle(pattern):
             at_distance, of_distance = self._keys.at_distance(pattern)
             attended = pattern[:, :, _COPYING].max(-1).indices  # argmax takes twice as long
         self.at_distance[layer] = at_distance.sum(0)
-        of_heads |= of_distance | {"copying": self._copying(attended, z, W_O)}
-        for name, values in of_heads.items():
-            self.found[MEASURES.index(name), layer] = values.T.double()
+        further |= of_distance | {"copying": self._copying(attended, z, W_O)}
+        for name, values in further.items():
+            self.values[MEASURES.index(name), layer] = values.T.double()
 
     def _copying(
         self, attended: Int[Tensor, "window head query"], z: Tensor, W_O: Tensor
     ) -> Float[Tensor, "window head"]:
-        """How often the head raises the logit of the token it attends to most above another of the window."""
+        """How often the head raises the logit of the token it attends to most above the logit of another token."""
         middle = self._keys.middle[_COPYING]
         raised = (W_O.flatten(0, 1) @ self._read.flatten(1)).view(*W_O.shape[:2], *self._ids.shape)
         logits = (z[:, _COPYING].permute(2, 0, 1, 3) @ raised.transpose(1, 2)).transpose(0, 1)
@@ -146,7 +146,7 @@ class _Measures:
 
 @contextmanager
 def only_middle(pattern: Float[Tensor, "window head pos pos"]) -> Iterator[None]:
-    """For a while, a pattern itself is 0 outside the middle: copying it would cost more than what is read from it."""
+    """A context in which a pattern is 0 outside the middle, in place: a copy would cost more than reading it."""
     outside = [(each, each.clone()) for each in (pattern[..., 0], pattern.diagonal(dim1=-2, dim2=-1))]
     try:
         for each, _ in outside:
@@ -158,7 +158,7 @@ def only_middle(pattern: Float[Tensor, "window head pos pos"]) -> Iterator[None]
 
 
 class Keys:
-    """The keys of each behaviour in some windows, and what follows from attention to them."""
+    """The keys of each behaviour in some windows, and the measures of attention to them."""
 
     def __init__(self, keys: Bool[Tensor, "window behaviour pos pos"]) -> None:
         n = keys.shape[-1]
@@ -166,9 +166,9 @@ class Keys:
         back = position[:, None] - position
         self.middle = (back > 0) & (position >= 1) & (position[:, None] >= 2)
         self._pairs_at_distance = torch.bincount(back[self.middle], minlength=n).double()
-        of = dict(zip(BEHAVIOURS, keys.unbind(1), strict=True))
-        self._delimits = of["delimiter"][:, None, -1].float()
-        self._copies = [of[name].nonzero(as_tuple=True) for name in ("duplicate", "induction")]
+        masks = dict(zip(BEHAVIOURS, keys.unbind(1), strict=True))
+        self._delimits = masks["delimiter"][:, None, -1].float()
+        self._copies = [masks[name].nonzero(as_tuple=True) for name in ("duplicate", "induction")]
         count = keys.sum(-1)
         counted = (count > 0) & (position >= 2)
         self._has = counted.any(-1).T[:, None]
@@ -179,7 +179,7 @@ class Keys:
     def features(
         self, pattern: Float[Tensor, "window head pos pos"], size: Float[Tensor, "window head pos"]
     ) -> Float[Tensor, "feature head window"]:
-        """Attention to the keys of each behaviour and its null; then both if keys count by their size."""
+        """Attention to the keys of each behaviour and its null; then both with attention weighted by ``size``."""
         weight = torch.stack([torch.ones_like(size), size])
         columns = torch.stack([weight, weight * self._delimits], dim=-1).permute(1, 2, 3, 0, 4).flatten(-2)
         total, delimiter = (pattern @ columns).unflatten(-1, (2, 2)).permute(4, 3, 0, 1, 2)
@@ -200,7 +200,7 @@ class Keys:
     def at_distance(
         self, middle: Float[Tensor, "window head pos pos"]
     ) -> tuple[Float[Tensor, "window head distance"], dict[str, Float[Tensor, "window head"]]]:
-        """The attention at each distance, from a pattern within the middle, and what follows from it."""
+        """The attention at each distance, from a pattern within the middle, and the measures that depend on it."""
         sums, count = self._by_distance(middle), self._pairs_at_distance
         mass, tiny = sums.sum(-1), torch.finfo(torch.float64).tiny
         by_mean = mass**2 / count.sum()
@@ -232,7 +232,7 @@ def entropy(pattern: Float[Tensor, "window head pos pos"]) -> Float[Tensor, "win
 
 @lru_cache(maxsize=4)
 def delimiters(tokenizer: Any, size: int) -> Bool[Tensor, " token"]:
-    """Which tokens consist of punctuation, spaces and line ends."""
+    """A mask of the tokens that consist of punctuation, spaces and line ends."""
     texts = tokenizer.batch_decode([[token] for token in range(min(size, len(tokenizer)))])
     delimits = torch.zeros(size, dtype=torch.bool)
     delimits[: len(texts)] = torch.tensor([DELIMITER.fullmatch(text) is not None for text in texts])
@@ -261,7 +261,7 @@ def written_by(model: Model, layer: int) -> Float[Tensor, "head d_head d_model"]
 
 
 def values_of(model: Model, v: Float[Tensor, "window pos kv d_head"]) -> Float[Tensor, "window pos head d_head"]:
-    """The values that each head reads; with grouped queries several heads read the same."""
+    """The values that each head reads; with grouped queries, several heads share them."""
     return v.repeat_interleave(model.n_heads // model.n_kv_heads, dim=2)
 
 

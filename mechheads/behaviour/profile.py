@@ -51,7 +51,7 @@ LEAST = {
     "delimiter": 0.3,
     "position": 0.5,
 }
-"""How far a behaviour must be above its null, at the lower end of its interval, to give a name."""
+"""The excess over its null that a behaviour must have, at the lower end of the interval, to give a name."""
 LEAST_ELSEWHERE = 0.1
 """The share of attention that a positional head must give to tokens other than the first and the query itself."""
 FDR = 0.05
@@ -139,10 +139,10 @@ class HeadProfile(HeadScores):
         return tuple(sorted(heads, key=lambda head: -excess[head.layer, head.head]))
 
     def table(self, columns: Sequence[str] | None = None) -> Rows:
-        """One row for each head that was measured: its names, the program that fits best with its J, and the rest.
+        """One row for each head that was measured: its names, the program that fits best and its J, and all measures.
 
         Args:
-            columns: only these, in this order. All columns are there by default, but at most eight are shown.
+            columns: the columns to return, in this order; by default all, of which at most eight are shown.
         """
         data = self.dataset
         heads = [HeadId(layer, head) for layer in range(self.n_layers) for head in range(self.n_heads)]
@@ -169,7 +169,7 @@ def _above(
     null: Float[np.ndarray, "layer head behaviour window"],
     cluster: Sequence[object],
 ) -> dict[str, Any]:
-    """The null, and the excess of the scores over it with its interval and its tests, as variables of a dataset."""
+    """The null, and the excess of the scores over it with its interval and p values, as variables of a dataset."""
     excess, seed, rounding = score - null, current().seed, rounding_of(score, null)
     low, high = clustered_interval(excess, cluster)
     p = sign_flip_p(excess, cluster, seed=seed, rounding=rounding)
@@ -186,7 +186,7 @@ def _above(
 
 
 def _quantiles(at_distance: Float[np.ndarray, "layer head distance"]) -> list[Float[np.ndarray, "layer head"]]:
-    """The distances below which these shares of attention lie."""
+    """The distances below which 10%, 50% and 90% of attention lie."""
     mass = at_distance.cumsum(-1)
     with np.errstate(invalid="ignore"):
         share = mass / mass[..., -1:]
@@ -200,7 +200,7 @@ _BLOCKS = 256
 
 @dataclass(frozen=True, eq=False)
 class Totals:
-    """Sums over windows, in at most 256 blocks of as many windows each. Full blocks are merged two by two."""
+    """Sums over windows, in at most 256 blocks of ``width`` windows. When all are full, they are merged two by two."""
 
     sums: Float[Tensor, "measure layer head block"]
     counts: Float[Tensor, "measure block"]
@@ -212,14 +212,14 @@ class Totals:
 
     @classmethod
     def none(cls, model: Model, window: int) -> Totals:
-        """Nothing has been measured."""
+        """The totals of no windows."""
         shape = len(MEASURES), model.n_layers, model.n_heads
         sizes = (*shape, _BLOCKS), (len(MEASURES), _BLOCKS), (*shape[1:], window)
         sums, counts, at_distance = (torch.zeros(size, dtype=torch.float64) for size in sizes)
         return cls(sums, counts, at_distance)
 
     def plus(self, windows: Windows, measures: Tensor, at_distance: Tensor) -> Totals:
-        """These totals and a batch of windows. An interrupt changes nothing in the old ones."""
+        """New totals with a batch of windows added; these stay as they are, so an interrupt leaves them whole."""
         sums, counts, width = self.sums.clone(), self.counts.clone(), self.width
         for number, values in enumerate(measures.unbind(-1), self.windows):
             if number == _BLOCKS * width:
@@ -258,20 +258,20 @@ def profile_heads(
     n_tokens: Annotated[int, Within(least=16)] | None = 20000,
     heads: Heads | None = None,
 ) -> HeadProfile:
-    """Measure what every head does on ordinary text.
+    """The share of every head's attention on ordinary text that each of seven behaviours explains.
 
     The texts are cut into windows, and the model runs once on each. Only means over windows are stored (over at
     most 256 blocks of windows if there are more), so memory does not grow with the texts. With ``mh.settings(store=)``,
     the same call continues after an interrupt or a kill; all texts are then read before the first is measured.
 
-    For each head, the result holds the share of its attention that goes to
+    For each head, the result has the share of its attention that goes to
 
     - ``first``: the first token (a sink); ``self``: the token itself; ``previous``: the token before it;
     - ``duplicate``: earlier copies of the token; ``induction``: tokens that follow an earlier copy of it;
     - ``delimiter``: earlier punctuation and line ends;
 
     and, as ``position``, the share of the variance of attention that the distance alone explains. Each has a null: the
-    same attention, with the keys of each query permuted. ``HeadProfile`` names what else is measured. ``copying`` is
+    same attention, with the keys of each query permuted. ``HeadProfile`` lists the other measures. ``copying`` is
     how often the head raises the logit of the token it attends to most above another token's (0.5 by chance).
 
     Args:
@@ -283,7 +283,7 @@ def profile_heads(
 
     Returns:
         Shares [layer, head, behaviour] with intervals over windows, and q values of the excess over the null. After
-        Ctrl-C, of the windows until then.
+        Ctrl-C, they are means over the windows measured until then.
 
     Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; Olsson et al. 2022, "In-context Learning
     and Induction Heads" (arXiv 2209.11895); Kobayashi et al. 2020 (arXiv 2004.10102).
@@ -302,8 +302,8 @@ def profile_heads(
         ledger = None
         if current().store is not None:
             every = list(batches)
-            read = [windows.ids.cpu() for windows in every]
-            ledger, batches = store.open(model, {}, texts=read, window=window, layers=layers), iter(every)
+            ids = [windows.ids.cpu() for windows in every]
+            ledger, batches = store.open(model, {}, texts=ids, window=window, layers=layers), iter(every)
         progress = StoredProgress(ledger)
         totals = progress.state("totals", Totals.none(model, window))
         bar = Bar(total=n_tokens, initial=totals.tokens, desc="profile", unit="token")

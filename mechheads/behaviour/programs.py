@@ -1,6 +1,6 @@
-"""Programs of attention: what a head does as a function of the tokens, and what is lost with it in the head's place.
+"""Attention programs: patterns of heads as functions of the tokens, and tests of how well they describe heads.
 
-A program takes the texts of the tokens of one prompt, the beginning-of-sequence token included, and gives the weights
+A program takes the texts of the tokens of one prompt, the beginning-of-sequence token included, and returns the weights
 [query, key] with which each token attends: rows that sum to 1, and 0 for keys after the query.
 
 The programs of the package share the weight equally among some keys: ``first``, the first token; ``previous``, the
@@ -38,16 +38,19 @@ from mechheads.results.stats import clustered_interval, family_p, mean_over_prom
 from mechheads.results.tables import TableResult
 
 Program = Callable[[list[str]], Any]
-"""From the texts of the tokens of a prompt to weights [query, key]: a tensor, an array or nested lists."""
+"""A function from the texts of a prompt's tokens to weights [query, key]: a tensor, an array or nested lists."""
 ProgramName = Literal["first", "previous", "self", "uniform", "duplicates", "induction"]
 PROGRAMS: tuple[str, ...] = get_args(ProgramName)
-OTHERS = PROGRAMS[:4]  # that every other one is compared with; they need not read the tokens
-_LEAST_LOSS = 0.005  # nats a token that uniform attention must lose, at the lower end, for a share to be defined
-_SHOWN = 12  # tokens of a window
+OTHERS = PROGRAMS[:4]
+"""The programs that every program is compared with; they depend on positions alone."""
+_LEAST_LOSS = 0.005
+"""The loss by uniform attention, in nats a token at the lower end of its interval, from which a share is defined."""
+_SHOWN = 12
+"""The number of tokens of a window that the table of windows shows."""
 
 
 def patterns_of(ids: Int[Tensor, "window pos"]) -> dict[str, Float[Tensor, "window pos pos"]]:
-    """The weights of the programs of the package, for tokens or any numbers that tell tokens apart."""
+    """The weights of the programs of the package; ``ids`` may be any numbers that differ between tokens."""
     key = torch.arange(ids.shape[1], device=ids.device)
     query = key[:, None]
     same = (ids[:, :, None] == ids[:, None]) & (key < query)
@@ -59,7 +62,7 @@ def patterns_of(ids: Int[Tensor, "window pos"]) -> dict[str, Float[Tensor, "wind
 
 
 def without_later_keys(pattern: Float[Tensor, "*of pos pos"]) -> Iterator[Float[Tensor, "*of query key"]]:
-    """The pattern by blocks of queries, each with the keys up to its last query: half of the whole is 0."""
+    """The pattern in blocks of queries, each with the keys up to its last query; the rest of a pattern is 0."""
     for start in range(0, pattern.shape[-1], 64):
         yield pattern[..., start : start + 64, : start + 64]
 
@@ -67,7 +70,7 @@ def without_later_keys(pattern: Float[Tensor, "*of pos pos"]) -> Iterator[Float[
 def fits_of(
     pattern: Float[Tensor, "window head pos pos"], programs: Iterable[Float[Tensor, "window pos pos"]]
 ) -> list[Float[Tensor, "window head"]]:
-    """J of each program: the sum of the smaller of two weights over the sum of the larger. Sparse ones are faster."""
+    """J of each program: the sum of the smaller of two weights over the sum of the larger; faster if sparse."""
     both, fits = pattern.sum((-1, -2)) + pattern.shape[2], []
     for weights in programs:
         if weights.is_sparse:
@@ -83,13 +86,14 @@ def fits_of(
 
 @dataclass(frozen=True)
 class AttentionProgram:
-    """The pattern becomes what a program says: an intervention for ``mh.sweep``, ``mh.ablate`` and ``mh.generate``.
+    """Replaces a pattern by a program's: an intervention for ``mh.sweep``, ``mh.ablate`` and ``mh.generate``.
 
     When text is generated, each new token attends by the last row of the program's weights for the text so far.
 
     Args:
-        program: a function of the texts of a prompt's tokens that gives weights [query, key], or the name of a program
-            of the package: ``"first"``, ``"previous"``, ``"self"``, ``"uniform"``, ``"duplicates"`` or ``"induction"``.
+        program: a function of the texts of a prompt's tokens that returns weights [query, key], or the name of a
+            program of the package: ``"first"``, ``"previous"``, ``"self"``, ``"uniform"``, ``"duplicates"`` or
+            ``"induction"``.
 
     Hayes, Li & Andreas 2026 (arXiv 2606.19317).
 
@@ -146,12 +150,12 @@ class ProgramTest(TableResult):
 
     Attributes:
         table: one row for each head, and for all together if there are several: ``heads``, ``program``; ``fit``, J;
-            ``excess``, J minus the J of the best other program; ``program_loss`` and ``uniform_loss``, what is lost
-            with the program and with uniform attention, in nats a token; ``share``, R, NaN if undefined. ``_low`` and
-            ``_high`` are ends of intervals over texts; ``excess_p`` and ``share_p`` family p values, the latter of the
-            difference of the losses. The fit of several heads sums over all of their queries and keys.
+            ``excess``, J minus the J of the best other program; ``program_loss`` and ``uniform_loss``, the increase of
+            the loss with the program and with uniform attention, in nats a token; ``share``, R, NaN if undefined.
+            ``_low`` and ``_high`` are ends of intervals over texts; ``excess_p`` and ``share_p`` family p values, the
+            latter of the difference of the losses. The fit of several heads sums over all their queries and keys.
         windows: the same for each window, with its beginning, and ``text``, the number of the text.
-        name, unit, provenance: what was tested, the unit of the losses, and what is needed to repeat it.
+        name, unit, provenance: a title, the unit of the losses, and the model, texts and options that repeat the test.
     """
 
     KIND = "program_test"
@@ -175,7 +179,7 @@ def test_program(
     window: int | None = None,
     n_tokens: Annotated[int, Within(least=16)] | None = 2048,
 ) -> ProgramTest:
-    """Test whether heads attend as programs say, and what the model loses if they attend so.
+    """How well programs describe the attention of heads, and what the model loses if the heads attend by them.
 
     With A the pattern of the head and B the weights of its program, over the queries and keys of a window,
 
@@ -193,7 +197,7 @@ def test_program(
         n_tokens: how many tokens to read; ``None`` for all.
 
     Returns:
-        A row for each head, with intervals over texts. After Ctrl-C, of the windows until then.
+        A row for each head, with intervals over texts. After Ctrl-C, from the windows measured until then.
 
     Hayes, Li & Andreas 2026 (arXiv 2606.19317).
 
@@ -204,7 +208,8 @@ def test_program(
     if not isinstance(programs, Mapping):
         raise ValueError(f"programs is {programs!r}; give a dict of heads and programs, such as {{'L16H0': 'self'}}")
     check_heads(list(programs), model.n_layers, model.n_heads)
-    rules = dict(sorted({HeadId.parse(head): AttentionProgram(of) for head, of in programs.items()}.items()))
+    rules = {HeadId.parse(head): AttentionProgram(program) for head, program in programs.items()}
+    rules = dict(sorted(rules.items()))
     sets = [{head: rule} for head, rule in rules.items()] + [rules] * (len(rules) > 1)
     if model.backend.ignores("pattern"):
         raise ValueError(f"attention of model {model.name!r} ignores another pattern, so no program can be put into it")
@@ -215,7 +220,7 @@ def test_program(
     seen, bar = list[tuple[Windows, Tensor]](), Bar(total=n_tokens, desc="programs", unit="token")
     batches = windows_of(model, texts, window, n_tokens)
     metadata = read_windows(model, batches, partial(_measured, sets), lambda *batch: seen.append(batch), bar)
-    read = [ids for windows, _ in seen for ids in windows.ids.tolist()]
+    ids = [row for windows, _ in seen for row in windows.ids.tolist()]
     cluster = [text for windows, _ in seen for text in windows.text]
     fit, *others, by_program, by_uniform = torch.cat([values for _, values in seen], dim=-1).numpy()
     heads = [" ".join(map(str, rules)) for rules in sets]
@@ -224,8 +229,8 @@ def test_program(
     best = np.where(is_own, -1, mean_over_prompts(np.stack(others))).argmax(0)
     excess = fit - np.stack(others)[best, range(len(sets))]
     measured = {"fit": fit, "excess": excess, "program_loss": by_program, "uniform_loss": by_uniform}
-    begins = ["".join(token_strings(row[:_SHOWN], model.tokenizer)) for row in read]
-    windows = {"heads": np.repeat(heads, len(read)), "text": cluster * len(sets), "window": begins * len(sets)}
+    begins = ["".join(token_strings(row[:_SHOWN], model.tokenizer)) for row in ids]
+    windows = {"heads": np.repeat(heads, len(ids)), "text": cluster * len(sets), "window": begins * len(sets)}
     return ProgramTest(
         pd.DataFrame({"heads": heads, "program": names} | _statistics(measured, cluster)),
         pd.DataFrame(windows | {name: of_windows.ravel() for name, of_windows in measured.items()}),
@@ -243,7 +248,7 @@ def _statistics(
     low, _ = clustered_interval(by_uniform, cluster)
     whole = np.where(low > _LEAST_LOSS, mean_over_prompts(by_uniform), np.nan)[:, None]
     lost = mean_over_prompts(by_program)[:, None] / whole
-    # in each window, R and to first order what the window adds to its error
+    # R in each window, with the window's error to first order
     share = 1 - lost - (by_program - lost * by_uniform) / whole
     columns: dict[str, np.ndarray] = {}
     for name, of_windows in (*measured.items(), ("share", share)):
@@ -274,7 +279,8 @@ def _measured(
         hooks = [(model.hook_name("pattern", head.layer), partial(put, head=head, new=new)) for head in heads]
         final = model.backend.run(ids, hooks)[:, :-1]
         rows = zip(final, ids[:, 1:], strict=True)
-        return torch.stack([cross_entropy(model.backend.unembed(row).float(), of) for row, of in rows]).double().cpu()
+        each = [cross_entropy(model.backend.unembed(row).float(), targets) for row, targets in rows]
+        return torch.stack(each).double().cpu()
 
     intact, measured = loss({}, weights), []
     for heads in sets:

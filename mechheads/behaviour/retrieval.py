@@ -1,4 +1,4 @@
-"""Heads that retrieve: what each writes to an answer from the place in the prompt where the answer stands."""
+"""Retrieval heads: how much each head adds to the logit of an answer from the place in the prompt that contains it."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def retrieval_heads(
     place: str = "place",
     heads: Heads | None = None,
 ) -> HeadScores:
-    """What each head writes to an answer from the place in the prompt where the answer stands.
+    """How much each head adds to the logit of an answer from the place in the prompt that contains the answer.
 
     For the token y_t of the answer and the source j, phi[t, j] = pattern[t, j] * u(y_t) . W_O v_j is a part of the
     logit of y_t, as in ``mh.behaviour.logit_attribution`` with ``by="source"``: norms are frozen. A head's score is
 
         sum of phi over the place - (tokens in the place / other tokens) * sum of phi over the other tokens
 
-    It is the mean over the steps at which the model itself finds y_t most likely, after the prompt and the tokens of
-    the answer before.
+    The score is the mean over the steps at which the model itself finds y_t most likely, after the prompt and the
+    earlier tokens of the answer.
 
     Args:
         prompts: with a named position for the place: a piece of text that occurs once, or a span of characters.
@@ -67,8 +67,8 @@ def retrieval_heads(
         heads: the heads to score, as in ``mh.sweep``; every head if left out. The others are NaN.
 
     Returns:
-        The scores in logits [layer, head, prompt], NaN for prompts that the model answers rightly at no step;
-        ``dataset["steps"]`` [prompt] is the number of steps that count.
+        The scores in logits [layer, head, prompt], NaN for prompts of which the model finds no token of the answer most
+        likely; ``dataset["steps"]`` [prompt] is the number of tokens that it does.
 
     Gema, Alex & Minervini 2026 (arXiv 2607.01002), LOCOS.
 
@@ -105,7 +105,7 @@ def retrieval_heads(
 def _steps(
     model: Model, prompts: Prompts, answers: Sequence[Any] | None, place: str
 ) -> Iterator[tuple[int, list[int], int, list[int]]]:
-    """For each step of each answer: the prompt, the tokens that are read, the next one, and where the place is."""
+    """For each token of each answer: its prompt's number, the tokens before it, its id, and the tokens of the place."""
     if place not in prompts.positions:
         raise ValueError(f"prompts has no position {place!r}; give mh.Prompts with positions={{{place!r}: [...]}}")
     texts = prompts.answer if answers is None else answers

@@ -1,4 +1,4 @@
-"""Text cut into windows of tokens of one length, random tokens repeated, and measures of them, here or by workers."""
+"""Windows of text, rows of repeated random tokens, and computations on windows, in this process or by workers."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from mechheads.scale.ray_cluster import pool_of
 
 T = TypeVar("T")
 Texts = str | Path | Sequence[str | Sequence[int]] | None
-"""Where text comes from: a file, texts or token ids one after the other, or None for the package's own corpus."""
+"""A source of text: a file, a list of texts or rows of token ids, or None for the package's own corpus."""
 
 LEAST_WINDOW = 16
-"""Shorter ends of a text are left out: they have too few earlier tokens to attend to."""
+"""Shorter ends of a text are left out, because they have too few earlier tokens to attend to."""
 _BATCHES_A_WORKER = 4
 """How many batches are computed for each worker before any is counted; after a kill, they are computed again."""
 AT_ONCE = 1024
 """Tokens in a batch of windows, if all weights are in memory."""
 _COPIES = 3
-"""Measuring takes about so many times as much memory as the blocks alone."""
+"""Measuring takes about this many times the memory of the blocks alone."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Windows:
 
 
 def check_window(model: Model, window: int | None, usual: int) -> int:
-    """The length of windows, if it is valid; for None the usual one, or the model's context if that is shorter."""
+    """The length of windows, checked; for None the usual one, or the model's context if that is shorter."""
     window = min(usual, model.n_ctx) if window is None else window
     check_at_least(LEAST_WINDOW, window=window)
     if window > model.n_ctx:
@@ -84,17 +84,17 @@ def default_texts() -> Iterator[str]:
 
 
 def windows_of(model: Model, texts: Texts, length: int, most: int | None) -> Iterator[Windows]:
-    """Windows of ``length`` tokens, and the ends of texts, cut to a multiple of 16 tokens, in batches of one length."""
+    """Batches of windows of ``length`` tokens, and of shorter ends of texts, which are cut to a multiple of 16."""
     waiting: dict[int, list[tuple[list[int], int]]] = {}
     empty = True
     for window, text in _single_windows(model, texts, length, most):
         empty = False
-        alike = waiting.setdefault(len(window), [])
-        alike.append((window, text))
-        if len(alike) == max(1, tokens_in_batch(model, length) // len(window)):
-            yield _together(waiting.pop(len(window)), model)
-    for alike in waiting.values():
-        yield _together(alike, model)
+        batch = waiting.setdefault(len(window), [])
+        batch.append((window, text))
+        if len(batch) == max(1, tokens_in_batch(model, length) // len(window)):
+            yield _stacked(waiting.pop(len(window)), model)
+    for batch in waiting.values():
+        yield _stacked(batch, model)
     if empty:
         raise ValueError(f"texts have no window of at least {LEAST_WINDOW} tokens; give longer texts")
 
@@ -107,8 +107,8 @@ def read_windows(
     bar: Bar,
     done: tuple[int, int] = (0, 0),
 ) -> dict[str, Any]:
-    """Compute something for batches of windows until Ctrl-C; how many windows and tokens that were, for a provenance.
-    ``done``: from an earlier call."""
+    """Pass each batch of windows and its computed value to ``see``, until Ctrl-C. Returns counts for the provenance.
+    ``done``: the windows and tokens of an earlier call."""
     windows, tokens = done
     with until_interrupted() as interrupts, bar:
         for batch, value in _each_batch(model, batches, compute):
@@ -123,7 +123,7 @@ def read_windows(
 def _each_batch(
     model: Model, batches: Iterator[Windows], compute: Callable[[Model, Int[Tensor, "window pos"]], T]
 ) -> Iterator[tuple[Windows, T]]:
-    """Batches of windows with what is computed for them, here or, some at a time, by workers."""
+    """Each batch of windows and its computed value, in this process or by workers."""
     if (workers := current().limits.workers) is None:
         yield from ((windows, compute(model, windows.ids)) for windows in batches)
         return
@@ -146,14 +146,17 @@ def repeated_tokens(
 ) -> list[list[int]]:
     """Rows of random tokens, each followed by its copy, for ``mh.profile_heads``.
 
-    In the second half of a row, every token has one earlier copy, and the token after this copy is the next one. So the
-    scores ``induction``, ``duplicate`` and ``previous`` of these rows need no corpus.
+    In the second half of a row, every token has one earlier copy, and the token after this copy is also the next token
+    of the row. So the scores ``induction``, ``duplicate`` and ``previous`` need no corpus.
 
     Args:
         n: the number of rows.
-        length: the number of different tokens in a row. The beginning-of-sequence token comes first if the tokenizer
-            adds one.
-        seed: of the tokens.
+        length: the number of different tokens in a row, which is half of the row. The beginning-of-sequence token comes
+            before them if the tokenizer adds one.
+        seed: the seed of the random tokens.
+
+    Returns:
+        ``n`` rows of token ids.
 
     Raises:
         ValueError: if a row is longer than the model's context, or the vocabulary is too small.
@@ -178,13 +181,13 @@ def repeated_tokens(
     return [[*first, *row, *row] for row in rows]
 
 
-def _together(windows: list[tuple[list[int], int]], model: Model) -> Windows:
+def _stacked(windows: list[tuple[list[int], int]], model: Model) -> Windows:
     ids, text = zip(*windows, strict=True)
     return Windows(torch.tensor(ids, device=model.device), list(text))
 
 
 def _single_windows(model: Model, texts: Texts, length: int, most: int | None) -> Iterator[tuple[list[int], int]]:
-    """Each window with the number of its text."""
+    """Each window and the number of its text."""
     seen, begin = 0, begin_tokens(model.tokenizer)
     for number, text in enumerate(_texts(texts)):
         before, ids = begin if isinstance(text, str) else [], _own_ids(text, number, model)
@@ -213,7 +216,7 @@ def _texts(texts: Texts) -> Iterable[str | Sequence[int]]:
 
 
 def texts_or_ids(texts: Sequence[str | Sequence[int]]) -> list[str | Sequence[int]]:
-    """The texts and rows of token ids of a list; a chat is neither."""
+    """The entries of a list, checked to be texts or rows of token ids; a chat is neither."""
     prompts = read_prompts(texts, "texts")
     for number, text in enumerate(prompts):
         if is_chat(text):
@@ -222,7 +225,7 @@ def texts_or_ids(texts: Sequence[str | Sequence[int]]) -> list[str | Sequence[in
 
 
 def _own_ids(text: str | Sequence[int], number: int, model: Model) -> list[int]:
-    """The token ids of a text without those that the tokenizer puts before every text, or the ids themselves."""
+    """The token ids of a text without beginning tokens, or a row of ids, checked."""
     if isinstance(text, str):
         ids = text_ids(text, model.tokenizer, special=False)[0]
     else:
