@@ -1,7 +1,7 @@
 """Causal evidence: the effects of single heads on few-shot prompts of a relation.
 
 - total effect: one head's output is restored in a run with another source word (activation patching);
-- direct effect: the same, but only what the head itself writes to the logits counts (path patching).
+- direct effect: the same, but only the head's own path to the logits changes (path patching).
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from mechheads.results.tables import TableResult
 
 @dataclass(frozen=True, eq=False)
 class CausalEvidence(TableResult):
-    """What each head does for each relation, measured on few-shot prompts.
+    """The effect of each head on each relation, measured on few-shot prompts.
 
     Attributes:
-        total: share of the logit difference that the head's output restores in the run with another source.
-        direct: share of it that the head restores by what it writes to the logits itself.
-        left_out: relations without effects, and why; also in ``total.provenance["left_out"]``.
+        total: the share of the logit difference that the head's output restores in the run with another source.
+        direct: the share of it that the head restores directly, without later heads and MLPs.
+        left_out: the reason for each relation without effects; also in ``total.provenance["left_out"]``.
     """
 
     KIND = "relation_evidence"
@@ -66,12 +66,12 @@ class CausalEvidence(TableResult):
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """What is needed to repeat the analysis: the provenance of ``total``."""
+        """The model, relations and options that repeat the analysis: the provenance of ``total``."""
         return self.total.provenance
 
     @property
     def relations(self) -> tuple[str, ...]:
-        """The relations that were not left out."""
+        """The names of the relations that were not left out."""
         return tuple(self.total.dataset["relation"].values.tolist())
 
     def __repr__(self) -> str:
@@ -94,8 +94,8 @@ def relation_evidence(
 ) -> CausalEvidence:
     """Total and direct effect of every head on relations.
 
-    The corrupted run asks about another source (``few_shot_pairs``). One head's z is restored from the clean run, and
-    the effect is the share of the logit difference between the two targets that this restores: 0 nothing, 1 all of it.
+    The corrupted prompt asks about another source (``few_shot_pairs``). One head's z is restored from the clean run,
+    and the effect is the share of the logit difference between the two targets that this restores: 0 none, 1 all.
     A relation is left out if too few prompts can be made, or if the model prefers the wrong target.
 
     Args:
@@ -107,15 +107,15 @@ def relation_evidence(
     Returns:
         Scores over (layer, head, relation), with values for each prompt (NaN beyond a relation's last). p and q test
         against no effect, q over all heads and relations. A further variable: ``gap`` (relation), the logit difference
-        between the runs. After Ctrl-C the effects so far; the rest is NaN.
+        between the runs. After Ctrl-C, effects that were not measured are NaN.
 
     Raises:
         ValueError: if no relation can be tested.
 
     Elhelo & Geva 2025 (arXiv 2412.11965), section 4; for the direct effect Wang et al. 2022 (arXiv 2211.00593).
 
-    >>> found = relation_evidence(model, "country_to_capital", n=2, shots=1, heads=["L23H4", "L5H0"])
-    >>> found.total.heads(1), found.direct.heads(1)
+    >>> evidence = relation_evidence(model, "country_to_capital", n=2, shots=1, heads=["L23H4", "L5H0"])
+    >>> evidence.total.heads(1), evidence.direct.heads(1)
     ((HeadId(layer=23, head=4),), (HeadId(layer=23, head=4),))
     """
     few_shot = {"n": n, "shots": shots, "seed": current().seed}
@@ -156,7 +156,7 @@ def relation_evidence(
     names = [relation.name for relation in loaded if relation.name not in left_out]
 
     def stacked(what: str) -> HeadScores:
-        """One of the two effects on all relations that were not left out."""
+        """The total or the direct effect on all relations that were not left out."""
         scores = measured[what]
         values = np.full((model.n_layers, model.n_heads, len(names), max(sizes.values())), np.nan)
         for name, of_relation in scores.items():
@@ -190,7 +190,7 @@ _EFFECTS: dict[str, dict[str, Any]] = {
 
 
 def _gap(job: Job, name: str) -> float:
-    """The mean logit difference of the clean runs minus the corrupted runs' mean."""
+    """The mean logit difference of the clean runs, minus the mean of the corrupted runs; checked to be positive."""
     gap = Evaluator(logit_diff, job.base, job.source).distance()
     if gap <= 0:
         raise ValueError(

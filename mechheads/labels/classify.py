@@ -4,7 +4,7 @@ By our rule, a head has a category if, for one of its relations, more pairs are 
 q <= ``fdr`` over all heads and relations (Benjamini & Hochberg 1995), and phi above the mean of the shuffles by at
 least ``floor``. Evidence that is as significant but smaller, or from too few pairs, is listed and gives no category.
 The paper's rule (MAPS, Elhelo & Geva 2025, section 4) requires only phi >= ``tau``. Causal evidence from patching is
-listed beside a label and never changes it.
+listed with a label and never changes it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Rule = Literal["null", "maps"]
 _DIMS = ("layer", "head", "category")
 _PER_RELATION = ("layer", "head", "relation")
 _CAUSAL_FLOOR = 0.05
-"""The least share of the difference between the runs with which a head acts on a relation in context."""
+"""A head acts on a relation in context if its effect is at least this share of the difference between the runs."""
 
 _OF_SCORES = {
     "phi": "score",
@@ -47,7 +47,7 @@ _OF_SCORES = {
     "q": "q_value",
     "suppression": "suppression",
 }
-"""Columns of ``HeadLabels.table``, each a variable over (layer, head, relation), and what they are in the scores."""
+"""Columns of ``HeadLabels.table``, each a variable over (layer, head, relation), and their names in the scores."""
 _EFFECTS = [f"{kind}{end}" for kind in ("total", "direct") for end in ("", "_low", "_high")]
 _FIRST = ("head", "label", "relation", "phi", "null_phi", "phi_low", "q", "reading")
 """The columns of ``HeadLabels.table`` that are shown first."""
@@ -60,10 +60,10 @@ class HeadLabels(HeadScores):
     ``ci_low``, ``ci_high``, ``p_value`` and ``q_value`` belong to that relation; the interval does not account for
     its selection as the best of several. Further variables over the same dimensions: ``member`` (whether the head has
     this category), ``below_floor`` (whether there is evidence for it that is too small), ``best_relation``,
-    ``reading`` (how the head reads tokens for that relation) and ``verdict``, which compares the weights with what the
-    head does in context: ``"confirmed"`` if both agree on the same relation, ``"weights only"`` or ``"in context
-    only"``, and empty if there is evidence from neither, or if the relations of the weights were not run. ``table`` has
-    everything that was measured, relation by relation; ``top`` and ``heads`` name members only.
+    ``reading`` (how the head reads tokens for that relation) and ``verdict``, which compares the weights with the
+    head's effect in context: ``"confirmed"`` if both agree on the same relation, ``"weights only"`` or ``"in context
+    only"``, and empty if there is no evidence from either, or if the relations with evidence from weights were not
+    patched. ``table`` has all measures, relation by relation; ``top`` and ``heads`` list members only.
     """
 
     KIND = "labels"
@@ -92,8 +92,8 @@ class HeadLabels(HeadScores):
         A head with two categories counts for both of them and also under "2 categories".
 
         Args:
-            once: count such a head under "2 categories" alone, as the map of categories colours it; these numbers add
-                up to that of all heads with scores.
+            once: count such a head under "2 categories" alone, as the map of categories colours it; the numbers then
+                sum to the number of heads with scores.
         """
         member = self.dataset["member"].values.astype(bool)
         measured = ~np.isnan(self.scores.values).all(-1)
@@ -108,17 +108,18 @@ class HeadLabels(HeadScores):
     def table(self, head: HeadLike | None = None, columns: Sequence[str] | None = None) -> Rows:
         """All evidence, one row for each head and relation; labelled heads come first, by phi.
 
-        The other heads follow in order of layer and head. Within a head, what gives its label comes first, then the
-        rest by phi.
+        The other heads follow in order of layer and head. Within a head, the relations that give its label come first,
+        then the others, both by phi.
 
         Columns: head, relation, category, and the measures of ``relation_scores``; with causal evidence, the total and
-        the direct effect with their intervals and the verdict on the head in that relation. Then whether the relation
-        is evidence for the label (``is_evidence``), as significant but below the floor (``is_below_floor``) and the
-        best of its category, the head's label, "not reached" after an interrupt, and the verdict in that category.
+        the direct effect with their intervals and the verdict on the head for that relation. Then whether the relation
+        is evidence for the label (``is_evidence``), is as significant but below the floor (``is_below_floor``), and is
+        the best of its category (``is_best``); the head's label, or "not reached" after an interrupt; and the verdict
+        for the category.
 
         Args:
-            head: only this one.
-            columns: only these, in this order. All columns are there by default, but at most eight are shown.
+            head: only the rows of this head.
+            columns: the columns to return, in this order; by default all, of which at most eight are shown.
         """
         wanted = None if head is None else check_head(head, self.n_layers, self.n_heads)
         data = self.dataset
@@ -169,17 +170,17 @@ def label_heads(
     causal: CausalEvidence | None = None,
     heads: Heads | None = None,
 ) -> HeadLabels:
-    """Label every head with the categories whose relations it implements.
+    """The categories of every head, from the relations that its weights implement.
 
     Args:
         model: a model, or the result of ``relation_scores``, which has more options.
-        relations: as in ``relation_scores``. The heads of a relation without a category are labelled with its name. A
-            relation of fewer than 30 pairs gives no label, unless ``min_pairs`` of its scores allows fewer. A warning
-            and ``provenance["limits"]`` say so.
+        relations: as in ``relation_scores``. The label of a relation without a category is its name. A relation of
+            fewer than 30 pairs gives no label, unless ``min_pairs`` of its scores allows fewer. A warning and
+            ``provenance["limits"]`` name both kinds.
         rule: ``"null"``: above shuffled targets by at least ``floor``, at a false discovery rate of ``fdr`` over heads
             and relations; ``"maps"``: the paper's rule, phi >= ``tau``.
-        fdr, floor: for our rule. The floor is a share of pairs: evidence that is above chance by less is listed in
-            ``labels.table()``, as ``is_below_floor``, and gives no category.
+        fdr, floor: for our rule. The floor is a share of pairs: evidence that exceeds chance by less gives no category;
+            ``labels.table()`` lists it with ``is_below_floor``.
         tau: for the paper's rule, above 0 and at most 1.
         causal: the result of ``relation_evidence``; adds effects and verdicts, and changes no label. A head acts on a
             relation in context if its total or direct effect is at least 5% of the difference between the runs, with
@@ -200,7 +201,7 @@ def label_heads(
     else:
         scores = relation_scores(model, relations, min_effect=min(floor, LEAST_EFFECT), heads=heads)
     if "relation_category" not in scores.dataset or scores.extra_dims != ("relation",):
-        raise ValueError(f"{scores.name!r} holds no relations; give a model, or what relation_scores returned")
+        raise ValueError(f"{scores.name!r} holds no relations; give a model, or the result of relation_scores")
     names, own = (scores.dataset[name].values.tolist() for name in ("relation", "relation_category"))
     category_of = [category or name for name, category in zip(names, own, strict=True)]
     short, limits = _limits(scores)
@@ -219,8 +220,8 @@ def label_heads(
     acts = None if causal is None else _acts_in_context(scores, causal, fdr)
     best = [_best(scores, where, enough, below) for where in of_category]
     columns = {name: np.stack([part[name] for part in best], axis=-1) for name in best[0]}
-    spoken = [_verdict(enough[..., at], None if acts is None else acts[..., at]) for at in of_category]
-    verdict = np.stack(spoken, axis=-1)
+    verdicts = [_verdict(enough[..., at], None if acts is None else acts[..., at]) for at in of_category]
+    verdict = np.stack(verdicts, axis=-1)
     names, reading = columns.pop("best_relation"), columns.pop("reading")
     score, low, high, p_value, q_value = (columns.pop(name) for name in ("score", "low", "high", "p", "q"))
     thresholds = {"tau": tau} if rule == "maps" else {"fdr": fdr, "floor": floor}
@@ -243,7 +244,7 @@ def label_heads(
 
 
 def _limits(scores: HeadScores) -> tuple[np.ndarray, list[str]]:
-    """Which relations have too few pairs for a label [relation], and a note of these and of those without category."""
+    """A mask of the relations with too few pairs for a label, and notes on these and on relations without category."""
     names, categories = (scores.dataset[name].values.tolist() for name in ("relation", "relation_category"))
     least = scores.provenance.get("min_pairs") or LEAST_PAIRS
     n_pairs = scores.dataset["n_pairs"].values
@@ -256,7 +257,7 @@ def _limits(scores: HeadScores) -> tuple[np.ndarray, list[str]]:
 def _evidence(
     scores: HeadScores, rule: Rule, fdr: float, floor: float, tau: float
 ) -> tuple[Bool[np.ndarray, "layer head relation"], Bool[np.ndarray, "layer head relation"]]:
-    """Which relations give a head their category, and which are as significant but have too small a score."""
+    """A mask of the relations that give a head their category, and of those that are as significant but too small."""
     data = scores.dataset
     phi = data["score"].values
     if rule == "maps":
@@ -270,8 +271,8 @@ def _evidence(
 
 
 def _best(scores: HeadScores, where: np.ndarray, enough: np.ndarray, below: np.ndarray) -> dict[str, np.ndarray]:
-    """The best relation of a category for each head: the largest score of evidence, of what is below the floor, or of
-    all."""
+    """The best relation of a category for each head: the largest score among those that are evidence; without any,
+    among those below the floor; without any, among all."""
     data: xr.Dataset = scores.dataset.isel(relation=np.flatnonzero(where))
     enough, below = enough[..., where], below[..., where]
     statistics = {"score": "score", "low": "ci_low", "high": "ci_high", "p": "p_value", "q": "q_value"}

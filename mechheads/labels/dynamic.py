@@ -1,7 +1,7 @@
-"""Dynamic relation scores: whether a head does in context what its weights say it would do.
+"""Dynamic relation scores: whether a head maps sources to targets in context, as its weights predict.
 
 MAPS (Elhelo & Geva 2025, arXiv 2412.11965, section 4.1) puts every source of a relation into templates and reads
-what a head writes at the last position:
+what each head writes at the last position:
 
     phi_dyn = mean over (s, t) in R of 1[t is among the k largest entries of z_h W_O W_U]
 
@@ -54,7 +54,7 @@ def dynamic_scores(
     min_pairs: Positive | None = None,
     heads: Heads | None = None,
 ) -> HeadScores:
-    """Share of each relation's pairs that each head maps from source to target when the source stands in a text.
+    """The share of each relation's pairs that each head maps from source to target if the source is in a text.
 
     A source may have several tokens: it is read at its last one. Its position is found in the tokenised template.
 
@@ -67,7 +67,7 @@ def dynamic_scores(
     Returns:
         Scores over (layer, head, relation, template, context), unit "share of pairs", with Wilson's interval.
         context is ``"with"`` (the head's own attention) and ``"without"`` (its attention on the source alone).
-        After Ctrl-C the scores so far are returned; the others are NaN.
+        After Ctrl-C, scores that were not computed are NaN.
 
     >>> own = {"capitals": {"France": "Paris", "Spain": "Madrid", "Japan": "Tokyo", "Cuba": "Havana"}}
     >>> scores = mh.labels.dynamic_scores(model, own, templates=["The story of {source}"])
@@ -117,18 +117,18 @@ def _score(
     counts: Int[np.ndarray, " relation"],
     chosen: Bool[np.ndarray, "layer head"],
 ) -> Float[np.ndarray, "layer head relation template context"]:
-    """Score template by template and layer by layer, until done or Ctrl-C; the rest is NaN."""
+    """The scores, computed template by template and layer by layer; after Ctrl-C, the rest is NaN."""
     layers, ends = np.flatnonzero(chosen.any(1)).tolist(), np.cumsum(counts)[:-1]
     score = np.full((*chosen.shape, len(counts), len(prompts), len(CONTEXTS)), np.nan)
     bar = Bar(total=len(prompts) * len(layers), desc="dynamic scores", unit="layer")
     with until_interrupted() as interrupts, bar, torch.no_grad():
         for t, tokens in enumerate(prompts):
-            read = _read(model, tokens)
+            states = _states(model, tokens)
             for layer in layers:
                 which, W_O = np.flatnonzero(chosen[layer]).tolist(), model.W_O[layer].float()
-                for c, of_context in enumerate(read):
-                    stored = of_context[:, layer].float()
-                    values = [stored[:, kv_head(head, model.n_heads, stored.shape[1])] for head in which]
+                for c, of_context in enumerate(states):
+                    of_layer = of_context[:, layer].float()
+                    values = [of_layer[:, kv_head(head, model.n_heads, of_layer.shape[1])] for head in which]
                     hits = ranks.top(list(zip(values, W_O[which], strict=True)))[0].cpu().numpy()
                     shares = [part.mean(1) for part in np.split(hits, ends, axis=1)]
                     score[layer, which, :, t, c] = np.stack(shares, axis=1)
@@ -139,7 +139,7 @@ def _score(
     return score
 
 
-def _read(
+def _states(
     model: Model, tokens: Tokens
 ) -> tuple[Float[Tensor, "prompt layer head d_head"], Float[Tensor, "prompt layer kv d_head"]]:
     """With context, every head's z at the last position; without context, every head's value vector of the source."""

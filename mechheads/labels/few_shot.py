@@ -20,18 +20,18 @@ _LEAST = 2
 def few_shot_prompts(model: Model, relation: RelationLike, *, shots: int = 4, n: int = 24, seed: int = 0) -> Prompts:
     """Prompts that ask for targets of a relation after a few worked examples.
 
-    Only targets that are one token, including the leading space, are asked for. Examples are other such pairs of
-    the relation; no example shares a word, as source or as target, with the pair that is asked for.
+    Each question is a pair whose target is one token, including the leading space. Examples are other such pairs of
+    the relation; no example shares a word, as source or as target, with the question.
 
     Args:
         relation: a relation with few-shot templates, of which the first is used.
         shots: the number of worked examples before the question; with 0, the prompt is the question alone.
         n: the largest number of prompts, each about another source; a relation with fewer usable pairs gives fewer.
-        seed: for drawing questions and examples.
+        seed: the seed by which questions and examples are drawn.
 
     Returns:
-        The prompts with the answers, the position ``source`` (the last token of the source that is asked about),
-        and that source as the cluster.
+        The prompts with the answers, the position ``source`` (the last token of the question's source), and this source
+        as the cluster.
 
     Raises:
         ValueError: if the relation has no template, an argument does not fit, or fewer than 2 prompts (1 if
@@ -57,10 +57,10 @@ def few_shot_prompts(model: Model, relation: RelationLike, *, shots: int = 4, n:
 
 
 def few_shot_pairs(model: Model, relation: RelationLike, *, shots: int = 4, n: int = 16, seed: int = 0) -> PromptPairs:
-    """Pairs of few-shot prompts that differ only in the source that is asked about.
+    """Pairs of few-shot prompts that differ only in the source of the question.
 
-    The corrupted prompt asks about the source of another pair, which has as many tokens and shares no word with
-    the first. Both prompts have the same examples, in which no word of either pair occurs.
+    The corrupted prompt asks about the source of another pair, which has the same number of tokens and shares no word
+    with the first. Both prompts have the same examples, in which no word of either pair occurs.
 
     Args:
         relation, shots, n, seed: as in ``few_shot_prompts``.
@@ -96,7 +96,7 @@ def few_shot_pairs(model: Model, relation: RelationLike, *, shots: int = 4, n: i
 
 
 class _Form:
-    """A relation's first template and the pairs that it can ask for: those whose target is one token (``pool``)."""
+    """A relation's first template, and ``pool``: the possible questions, which are pairs whose target is one token."""
 
     def __init__(self, model: Model, relation: RelationLike, shots: int, n: int) -> None:
         check_at_least(1, n=n)
@@ -120,7 +120,7 @@ class _Form:
         ]
 
     def fill(self, examples: Sequence[Pair], source: str) -> tuple[str, tuple[int, int]]:
-        """A prompt, and the character span of the source that it asks about."""
+        """A prompt, and the span of characters of its question's source."""
         lines = [f"{self._before}{s}{self._between}{t}{self._end}" for s, t in examples]
         start = "\n".join([*lines, self._before])
         return f"{start}{source}{self._between[:-1]}", (len(start), len(start) + len(source))
@@ -137,23 +137,23 @@ class _Form:
     def questions(
         self, partners: Callable[[Pair], list[Pair]], n: int, seed: int, needs: str
     ) -> list[tuple[Pair, Pair, list[Pair]]]:
-        """Pairs to ask for in random order, each source once, each with a partner and with examples for both, in which
-        none of their words occurs and no source twice."""
-        rng, made = np.random.default_rng(seed), dict[str, tuple[Pair, Pair, list[Pair]]]()
+        """Questions in random order, each source once, each with a partner and with examples for both, in which none of
+        their words occurs and no source occurs twice."""
+        rng, questions = np.random.default_rng(seed), dict[str, tuple[Pair, Pair, list[Pair]]]()
         for index in rng.permutation(len(self.pool)):
             pair = self.pool[index]
-            if len(made) == n or pair[0] in made or not (others := partners(pair)):
+            if len(questions) == n or pair[0] in questions or not (others := partners(pair)):
                 continue
             other = others[rng.integers(len(others))]
             free = [each for each in self.pool if {*pair, *other}.isdisjoint(each)]
             drawn = {free[i][0]: free[i] for i in rng.permutation(len(free))}
             if len(drawn) >= self.shots:
-                made[pair[0]] = pair, other, list(drawn.values())[: self.shots]
-        if len(made) < min(n, _LEAST):
+                questions[pair[0]] = pair, other, list(drawn.values())[: self.shots]
+        if len(questions) < min(n, _LEAST):
             raise ValueError(
                 f"relation {self.relation.name!r} has too few usable pairs for this model: {len(self.pool)} of its "
-                f"{len(self.relation.pairs)} have a target that is one token, and {len(made)} of them can be asked for "
-                f"after {self.shots} examples of other words{needs}; at least {min(n, _LEAST)} are needed. Give it "
-                "more pairs, or use fewer shots"
+                f"{len(self.relation.pairs)} have a target that is one token, and {len(questions)} of them can be "
+                f"asked for after {self.shots} examples of other words{needs}; at least {min(n, _LEAST)} are needed. "
+                "Give it more pairs, or use fewer shots"
             )
-        return list(made.values())
+        return list(questions.values())

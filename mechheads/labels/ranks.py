@@ -1,10 +1,10 @@
 """Test whether a token is among the k largest entries of a row of M, without sorting and mostly without the row.
 
 A row of M = E' W_V W_O W_U has one entry for each token of the vocabulary. A token is among the k largest exactly
-if fewer than k entries are ahead of its own, so a few columns that already hold k larger ones rule it out. The largest
-entries of a head's rows are mostly in the same columns, its hubs, which a few whole rows show. That pays if there are
-many pairs; for few, columns drawn at random serve all heads. Only the pairs that these columns do not rule out are
-decided on whole rows.
+if fewer than k entries are larger than its own, so a few columns with k larger entries rule it out. The largest entries
+of a head's rows are mostly in the same columns, its *hubs*, which are found from a few whole rows. This is faster if
+there are many pairs; if there are few, the same random columns serve all heads. Only the pairs that these columns do
+not rule out need whole rows.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ HeadPath = tuple[Float[Tensor, "source d_head"], Float[Tensor, "d_head d_model"]
 """The values that a head computes from sources, E'[s] W_V or z, and its W_O."""
 
 _TRIED = (256, 1024, 4096)
-"""How many columns are tried first, and next. A head's hubs are most often among the _NEAR largest or smallest."""
+"""The numbers of columns that are tried, one after the other."""
 _MANY = 500
-"""Of so many pairs on, hubs pay."""
+"""The number of pairs from which hubs are faster."""
 _NEAR = 128
-_ASKED = 8
-"""The rows, for each reading, that show a head's hubs."""
+"""A head's hubs are the columns that are most often among this many largest or smallest entries of a row."""
+_SAMPLED = 8
+"""The number of rows, for each reading, from which a head's hubs are found."""
 _FEW = 8
-"""A head that writes nothing in the first few dimensions is seldom one that writes something in others."""
+"""The dimensions that are computed first; a head that writes nothing to them rarely writes to others."""
 _COLUMNS_AT_ONCE = 8192
 _LARGE_VOCABULARY = 100_000
 _BLOCK = 2**27
-"""Bytes that a block of entries takes at most; less if the settings allow less."""
+"""The largest size of a block of entries in bytes; less if the settings allow less."""
 _WIDTH = 128
 """The columns of a block of a row: the k largest entries are in the k blocks whose largest entries are largest."""
 _LONG_ROW = 2048
-"""Rows of so many entries are counted one by one."""
+"""Rows of this many entries or more are counted one by one."""
 
 
 def usual_k(k: int | None, copying: bool, d_vocab: int) -> int:
-    """The k of a relation: the one given, or the paper's, which relations that copy always have."""
+    """The k of a relation: ``k``, or the paper's if it is None or the relation copies."""
     usual = (25, 3) if d_vocab >= _LARGE_VOCABULARY else (10, 1)
     return usual[copying] if copying or k is None else k
 
@@ -80,7 +81,7 @@ class Ranks:
         self._heads: dict[int, _Head] = {}
 
     def top(self, heads: Sequence[HeadPath]) -> tuple[Bool[Tensor, "head pair"], Bool[Tensor, "head pair"]]:
-        """Which targets are among the k largest, and among the k smallest, entries of their sources' rows."""
+        """Whether each target is among the k largest, and among the k smallest, entries of its source's row."""
         self._find_hubs(heads)
         left_open = [self._open_pairs(values, W_O) for values, W_O in heads]
         largest = torch.zeros(len(heads), len(self.target), dtype=torch.bool, device=self.target.device)
@@ -94,22 +95,22 @@ class Ranks:
         return largest, smallest
 
     def contrast(self, path: HeadPath, relations: Sequence[slice]) -> Float[Tensor, " relation"]:
-        """How many standard deviations of its row a source raises its own target above the other pairs' targets, a mean
-        over pairs. A source for which the head writes nothing counts as 0; a relation of one pair is NaN."""
+        """How many standard deviations of its row a source raises its own target above the other pairs' targets: the
+        mean over pairs. A source for which the head writes nothing counts as 0; a relation of one pair is NaN."""
         # c_i = (M[s_i, t_i] - mean over j != i of M[s_i, t_j]) / sd over the vocabulary of row s_i of M. No row is
         # computed: with C the covariance of W_U's columns, the variance of row s is e W_V W_O C W_O^T W_V^T e^T.
         values, W_O = path
         of_head = self._of_head(W_O)
         columns = of_head.own.T
         spread = ((values @ of_head.products) * values).sum(1).clamp_min(0).sqrt()
-        writes, found = of_head.writes(values), []
+        writes, contrasts = of_head.writes(values), []
         for pairs in relations:
             sources, targets = self.source_of[pairs], columns[self._own_column[pairs]]
             of_pairs, n = values[sources], len(targets)
             own, total = (of_pairs * targets).sum(1), of_pairs @ targets.sum(0)
             apart = own - (total - own) / (n - 1) if n > 1 else torch.full_like(own, torch.nan)
-            found.append(torch.where(writes[sources] | apart.isnan(), apart / spread[sources], 0.0).mean())
-        return torch.stack(found)
+            contrasts.append(torch.where(writes[sources] | apart.isnan(), apart / spread[sources], 0.0).mean())
+        return torch.stack(contrasts)
 
     @cached_property
     def covariance(self) -> Float[Tensor, "d_model d_model"]:
@@ -137,8 +138,8 @@ class Ranks:
         return pairs
 
     def hits(self, queries: Sequence[tuple[HeadPath, slice]]) -> Iterator[Bool[Tensor, "pair target"]]:
-        """For heads and the pairs of a relation, which of its targets each source has among its k largest. Entries with
-        the same W_O are cheaper next to each other."""
+        """For heads and the pairs of a relation, whether each of its targets is among the k largest entries of each
+        source's row. Queries with the same W_O are faster next to each other."""
         self._find_hubs([path for path, _ in queries])
         left_open = [
             some
@@ -149,11 +150,11 @@ class Ranks:
         for i, parts in groupby(self._whole_rows(wanted), key=lambda part: part[0]):
             pairs = queries[i][1]
             target, k = self.target[pairs], int(self.limit[pairs][0])
-            found = torch.zeros(len(target), len(target), dtype=torch.bool, device=target.device)
+            table = torch.zeros(len(target), len(target), dtype=torch.bool, device=target.device)
             for _, some, entries in parts:
                 edge = kth_largest(entries, min(k, entries.shape[1]))
-                found[left_open[i][some]] = entries[:, target] >= edge
-            yield found
+                table[left_open[i][some]] = entries[:, target] >= edge
+            yield table
 
     def _open_sources(self, queries: Sequence[tuple[HeadPath, slice]]) -> Iterator[Int[Tensor, " source"]]:
         """The sources that may have any target of the relation among their k largest entries, for one W_O.
@@ -179,8 +180,8 @@ class Ranks:
     def _whole_rows(
         self, wanted: Sequence[tuple[HeadPath, Int[Tensor, " source"]]]
     ) -> Iterator[tuple[int, slice, Float[Tensor, "row d_vocab"]]]:
-        """Whole rows of M for some sources of several heads, as many at once as memory allows: the index in ``wanted``,
-        each at least once, which of its sources, and their rows, which the next ones overwrite."""
+        """Whole rows of M for sources of several heads, as many at once as memory allows: each index in ``wanted``, at
+        least once, with a slice of its sources and their rows, which the next rows overwrite."""
         # Rows of many heads are multiplied with W_U together, because W_U may have to be converted each time.
         limit = max(1, self._memory // (4 * self._model.d_vocab))
         for pack in _packed([len(sources) for _, sources in wanted], limit):
@@ -209,21 +210,21 @@ class Ranks:
         return entries
 
     def _times(self, W_O: Tensor, start: int, block: Tensor) -> Float[Tensor, "d_head columns"]:
-        """W_O @ W_U's columns from ``start`` on; the last product is kept, as blocks of rows cut heads in two."""
-        if not self._is_kept(W_O, start):
+        """W_O @ W_U's columns from ``start`` on; the last product is cached, as blocks of rows cut heads in two."""
+        if not self._is_cached(W_O, start):
             self._last = W_O, start, multiply(W_O, block)
         return self._last[2]
 
-    def _is_kept(self, W_O: Tensor, start: int) -> bool:
+    def _is_cached(self, W_O: Tensor, start: int) -> bool:
         return self._last[0] is W_O and self._last[1] == start
 
     def _head_first(self, rows: int, W_O: Float[Tensor, "d_head d_model"]) -> bool:
         """Whether rows @ (W_O @ columns) costs less than (rows @ W_O) @ columns."""
         d_head, d_model = W_O.shape
-        return (self._whole and self._is_kept(W_O, 0)) or rows * d_model > d_head * (d_model + rows)
+        return (self._whole and self._is_cached(W_O, 0)) or rows * d_model > d_head * (d_model + rows)
 
     def _room(self, rows: int, like: Tensor) -> Float[Tensor, "row d_vocab"]:
-        """Memory for whole rows, used again and again, because fresh pages cost as much time as a product."""
+        """Memory for whole rows, which is reused because new pages cost as much time as a product."""
         if self._scratch is None or len(self._scratch) < rows:
             self._scratch = like.new_empty(rows, self._model.d_vocab)
         return self._scratch[:rows]
@@ -236,7 +237,7 @@ class Ranks:
             yield start, model.unembedding(start, min(start + step, model.d_vocab))
 
     def _targets(self, ids: Int[Tensor, " column"]) -> tuple[Float[Tensor, "d_model column"], Float[Tensor, ""]]:
-        """Some columns of W_U, and the largest norm of all, in one pass over it."""
+        """Some columns of W_U, and the largest norm of all its columns, in one pass over it."""
         columns = torch.empty(self._model.d_model, len(ids), dtype=torch.float32, device=ids.device)
         longest = torch.zeros((), dtype=torch.float32, device=ids.device)
         for start, block in self._blocks():
@@ -250,22 +251,22 @@ class Ranks:
     def _hubs(self, heads: Iterable[tuple[Tensor, Int[Tensor, " column"]]]) -> list[Float[Tensor, "d_head column"]]:
         """Some columns of W_O @ W_U for each W_O, in one pass over W_U."""
         wanted = list(heads)
-        found = [W_O.new_empty(len(W_O), len(ids)) for W_O, ids in wanted]
+        products = [W_O.new_empty(len(W_O), len(ids)) for W_O, ids in wanted]
         for start, block in self._blocks():
-            for (W_O, ids), into in zip(wanted, found, strict=True):
+            for (W_O, ids), into in zip(wanted, products, strict=True):
                 inside, at = _inside(ids, start, block)
-                kept = self._is_kept(W_O, start)
-                into[:, inside] = self._times(W_O, start, block)[:, at] if kept else W_O @ block[:, at]
-        return found
+                cached = self._is_cached(W_O, start)
+                into[:, inside] = self._times(W_O, start, block)[:, at] if cached else W_O @ block[:, at]
+        return products
 
     def _of_head(self, W_O: Tensor) -> _Head:
-        """What tests of a head share."""
+        """The products of a head that several tests share."""
         if id(W_O) not in self._heads:
             self._heads[id(W_O)] = _Head(self, W_O)
         return self._heads[id(W_O)]
 
     def _find_hubs(self, paths: Sequence[HeadPath]) -> None:
-        """Find the hubs of heads of which they are not known; other heads are forgotten then."""
+        """Find the hubs of heads whose hubs are not known, and then forget those of other heads."""
         fresh = {id(W_O): W_O for _, W_O in paths if id(W_O) not in self._heads}
         if not fresh:
             return
@@ -275,7 +276,7 @@ class Ranks:
         place, d_vocab = {key: i for i, key in enumerate(fresh)}, self._model.d_vocab
         often = torch.zeros(len(fresh), d_vocab, dtype=torch.int32, device=self.target.device)
         some = [
-            ((values, W_O), torch.linspace(0, len(values) - 1, min(_ASKED, len(values)), device=values.device).long())
+            ((values, W_O), torch.linspace(0, len(values) - 1, min(_SAMPLED, len(values)), device=values.device).long())
             for values, W_O in paths
         ]
         if self._whole and len(fresh) == 1:
@@ -307,13 +308,13 @@ class Ranks:
         """The pairs that some columns of W_O W_U alone do not rule out on both sides."""
         sources, row = torch.unique(self.source_of[pairs], return_inverse=True)
         entries = (values[sources] @ columns)[row]
-        mine, limit, near = own[pairs, None], self.limit[pairs], slack[self.source_of[pairs], None]
-        larger, smaller = count(entries, operator.gt, mine + near), count(entries, operator.lt, mine - near)
+        entry, limit, near = own[pairs, None], self.limit[pairs], slack[self.source_of[pairs], None]
+        larger, smaller = count(entries, operator.gt, entry + near), count(entries, operator.lt, entry - near)
         return pairs[(larger < limit) | (smaller < limit)]
 
 
 class _Head:
-    """What several tests of one head need; ``hubs``: W_O times the columns of its hubs, the first ones first."""
+    """Products of a head that several tests share; ``hubs``: W_O times its hubs' columns, the most frequent first."""
 
     def __init__(self, ranks: Ranks, W_O: Float[Tensor, "d_head d_model"]) -> None:
         self._ranks, self.W_O = ranks, W_O
@@ -342,14 +343,14 @@ class _Head:
     def writes(self, values: Float[Tensor, "source d_head"]) -> Bool[Tensor, " source"]:
         """Whether the head writes anything for each source."""
         if id(values) not in self._writes:
-            found = ((values @ self.W_O[:, :_FEW]) != 0).any(1)
-            found[~found] = ((values[~found] @ self.W_O) != 0).any(1)
-            self._writes[id(values)] = values, found
+            writes = ((values @ self.W_O[:, :_FEW]) != 0).any(1)
+            writes[~writes] = ((values[~writes] @ self.W_O) != 0).any(1)
+            self._writes[id(values)] = values, writes
         return self._writes[id(values)][1]
 
 
 _FASTER: dict[tuple[torch.Size, torch.Size], Callable[[Tensor, Tensor], Tensor]] = {}
-"""The product that each shape takes in this process."""
+"""The function that multiplies matrices of each pair of shapes in this process."""
 
 
 def multiply(
@@ -363,13 +364,13 @@ def multiply(
     shapes = left.shape, right.shape
     if shapes in _FASTER:
         return _FASTER[shapes](left, right)
-    times, found = [clock()], []
+    times, results = [clock()], []
     for product in (torch.mm, _by_numpy):
-        found.append(product(left, right))
+        results.append(product(left, right))
         times.append(clock())
-    faster = times[2] - times[1] < times[1] - times[0] and torch.equal(*found)
+    faster = times[2] - times[1] < times[1] - times[0] and torch.equal(*results)
     _FASTER[shapes] = _by_numpy if faster else torch.mm
-    return found[0]
+    return results[0]
 
 
 def _by_numpy(left: Tensor, right: Tensor) -> Tensor:
@@ -390,7 +391,7 @@ def _packed(sizes: Sequence[int], limit: int) -> list[list[tuple[int, slice]]]:
 def _inside(
     ids: Int[Tensor, " column"], start: int, block: Float[Tensor, "d_model columns"]
 ) -> tuple[Bool[Tensor, " column"], Int[Tensor, " inside"]]:
-    """Which columns of W_U are in a block that begins at ``start``, and where."""
+    """A mask of the columns of W_U that are in a block that begins at ``start``, and their indices in it."""
     inside = (ids >= start) & (ids < start + block.shape[1])
     return inside, ids[inside] - start
 
@@ -400,14 +401,14 @@ def count(
     compare: Callable[[Any, Any], Any],
     own: Float[Tensor, "row 1"],
 ) -> Int[Tensor, " row"]:
-    """In each row, the number of entries that are larger, or smaller, than its own one.
+    """In each row, the number of entries that are larger, or smaller, than the row's own entry.
     On a CPU, NumPy compares four times as fast as torch, and counts ten times as fast."""
     if entries.device.type != "cpu":
         return compare(entries, own).sum(1)
-    found = compare(entries.numpy(), own.numpy())
+    compared = compare(entries.numpy(), own.numpy())
     if entries.shape[1] < _LONG_ROW:
-        return torch.from_numpy(np.bitwise_count(np.packbits(found, axis=1)).sum(1, dtype=np.int64))
-    return torch.from_numpy(np.fromiter(map(np.count_nonzero, found), np.int64, len(found)))
+        return torch.from_numpy(np.bitwise_count(np.packbits(compared, axis=1)).sum(1, dtype=np.int64))
+    return torch.from_numpy(np.fromiter(map(np.count_nonzero, compared), np.int64, len(compared)))
 
 
 def kth_largest(entries: Float[Tensor, "row column"], k: int) -> Float[Tensor, "row 1"]:

@@ -1,8 +1,8 @@
 """The three ways in which a head may read a token (readings), and the values that it computes from each.
 
-``relation_scores`` says what they are; ``first_mlp``, MLP_0(ln2_0(W_E[s])), is the paper's (MAPS, arXiv 2412.11965,
+``relation_scores`` describes them; ``first_mlp``, MLP_0(ln2_0(W_E[s])), is the paper's (MAPS, arXiv 2412.11965,
 section 3.1). For ``carried`` the model runs on the token after a neutral word, because models use the first position as
-an attention sink. None of them includes the bias of W_V, which adds the same for every token.
+an attention sink. No reading includes the bias of W_V, which adds the same for every token.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ OPENINGS = ("The", "and", "\n")
 
 
 class Readings:
-    """The values that every head computes from some tokens, for each way of reading them (``names``).
-    ``missing``: with ``"all"``, the readings that this model does not have, and why."""
+    """The values that every head computes from some tokens, for each reading (``names``).
+    ``missing``: with ``"all"``, the readings that this model does not have, each with the reason."""
 
     def __init__(self, model: Model, ids: Int[Tensor, " source"], source: Source, norm: Norm) -> None:
         self._model, self._norm = model, norm
@@ -71,8 +71,8 @@ def carried_values(model: Model, ids: Int[Tensor, " source"]) -> list[Float[Tens
     openings = neutral_openings(model)
     total: list[Tensor] = []
     for opening in openings:
-        read = values_after(model, opening, ids)
-        total = read if not total else [before + more for before, more in zip(total, read, strict=True)]
+        values = values_after(model, opening, ids)
+        total = [before + more for before, more in zip(total, values, strict=True)] if total else values
     carried = []
     for layer, values in enumerate(total):
         each = (values / len(openings)).transpose(0, 1)
@@ -84,7 +84,7 @@ def carried_values(model: Model, ids: Int[Tensor, " source"]) -> list[Float[Tens
 
 
 def neutral_openings(model: Model) -> list[list[int]]:
-    """The tokens put before a token: the beginning-of-sequence token, if the tokenizer adds one, and a neutral word."""
+    """The tokens that may precede a token: the beginning-of-sequence token, if the tokenizer adds one, and a word."""
     tokenizer = model.tokenizer
     begin = begin_tokens(tokenizer)
     words = [text_ids(text, tokenizer, special=False)[0] for text in OPENINGS]

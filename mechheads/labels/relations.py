@@ -22,7 +22,7 @@ from mechheads.prompts.encoding import piece_ids, single_token
 
 _NO_SOURCE = "not given"
 _SHOWN = 160
-"""So many characters of a source are shown."""
+"""The number of characters of a source that are shown."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class WordList(Wrapped):
     Attributes:
         name: a short name.
         words: the words, without leading spaces.
-        source: where they come from.
+        source: where the words come from.
 
     >>> mh.labels.WordList("fruit", ["apple", "Pear"]).explains("pomme", "pear")
     True
@@ -79,7 +79,7 @@ class Relation(Wrapped):
     Attributes:
         name: a short name, unique among the relations that are scored together.
         category: the label of a head that implements the relation: one of ``CATEGORIES`` or a name of your own.
-            With ``None`` the label is the name of the relation, which says no more than that.
+            With ``None``, the label is the name of the relation.
         pairs: (source, target) words, without leading spaces; or a dict of them.
         source: where the pairs come from and how they were checked.
         copying: whether targets repeat their sources; such relations are scored with a smaller k.
@@ -174,12 +174,13 @@ class Relation(Wrapped):
         Give templates, rivals and ``copying`` by ``dataclasses.replace(relation, few_shot=[...])``.
 
         Args:
+            file: CSV, TSV, JSON, JSON lines or Parquet.
             source, target: the columns of the sources and of the targets.
             name: by default, the name of the file without its ending.
             category: as in ``Relation``.
 
         Returns:
-            The relation, which says how many rows were taken, and which columns were not used.
+            The relation. Its repr says how many rows were used, and which columns were not.
 
         >>> import tempfile
         >>> from pathlib import Path
@@ -198,7 +199,7 @@ class Relation(Wrapped):
 
     @property
     def fingerprint(self) -> str:
-        """A short hash of what a score depends on: the pairs, the pairs that rivals explain, and the copying flag."""
+        """A short hash of the parts that scores depend on: pairs, pairs that rivals explain, and the copying flag."""
         content: list[Any] = [self.pairs, self.copying]
         if any(self.explained.values()):
             content.append(sorted({pair for pairs in self.explained.values() for pair in pairs}))
@@ -228,10 +229,10 @@ class Relation(Wrapped):
 
 RelationLike = Relation | str | Path
 Relations = RelationLike | Sequence[RelationLike] | Mapping[str, Mapping[str, str] | Sequence[Sequence[str]]]
-"""What ``load_relations`` takes."""
+"""The forms that ``load_relations`` accepts."""
 _BY_NAME = 'give pairs of your own by a name, {"opposites": {"hot": "cold", ...}}'
 Rival = Relation | WordList
-"""What may explain pairs of another relation."""
+"""Something that may explain pairs of another relation."""
 
 
 def relation_names() -> tuple[str, ...]:
@@ -302,7 +303,7 @@ def _fields(name_or_path: str | Path) -> dict[str, Any]:
 
 
 def _of_another_kind(file: Path, read: Any) -> str:
-    """What to do with a file that holds no relation: a table, or something else."""
+    """The advice for a file that holds no relation but a table, or something else."""
     if file.suffix.lower() in KINDS and not isinstance(read, dict):
         return f"it has {Table.of(file).listed()}; write Relation.from_file({file.name!r}, source=..., target=...)"
     return (
@@ -337,7 +338,7 @@ def _load_rival(rival: Rival | str | Path) -> Rival:
 
 
 LEAST_PAIRS = 30
-"""How many usable pairs a relation needs to label heads, and one of the package's to be scored."""
+"""The usable pairs that a relation needs to label heads, and a relation of the package to be scored."""
 
 
 @dataclass(eq=False)
@@ -352,20 +353,20 @@ class UsablePairs:
     scored: bool = True  # whether there are enough pairs
 
     def ledger(self) -> dict[str, Any]:
-        """How many pairs are scored, and which are lost and why, for a result's provenance."""
+        """The numbers of pairs, and the lost pairs by reason, for a result's provenance."""
         counts = {"given": len(self.relation.pairs), "kept": len(self.pairs), "scored": self.scored, "lost": self.lost}
         return counts | ({"explained": self.explained} if self.explained else {})
 
     def by_rivals(self) -> str:
-        """Which rivals explain how many pairs, to be appended to the number of usable pairs."""
+        """The number of pairs that each rival explains, as text to append to the number of usable pairs."""
         return "".join(f"; {name} explains {n}" for name, n in self.explained.items() if n)
 
 
 def usable_pairs(
     relations: Relations | None, tokenizer: Any, *, any_source: bool = False, min_pairs: int | None = None
 ) -> list[UsablePairs]:
-    """Find each relation's pairs whose words (with ``any_source`` only targets) are one token each and that no rival of
-    the relation explains; with fewer than ``min_pairs`` it is not scored, as in ``relation_scores``; 0 keeps all."""
+    """For each relation, the pairs whose words (with ``any_source`` only targets) are one token each and that no rival
+    explains. A relation with fewer than ``min_pairs`` is not scored, as in ``relation_scores``; with 0, all are."""
     if tokenizer is None:
         raise ValueError("model has no tokenizer to read relations with; give one: mh.wrap(model, tokenizer=...)")
 

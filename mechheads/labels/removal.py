@@ -1,4 +1,4 @@
-"""Removal: next-token accuracy while the heads of a relation are removed together, one more at a time.
+"""Removal: next-token accuracy as more and more heads of a relation are removed together.
 
 This is how MAPS tests its labels (Elhelo & Geva 2025, arXiv 2412.11965, section 4): z of the heads is zeroed at the
 last position of few-shot prompts, best head first, and compared with random heads and with other relations.
@@ -31,7 +31,7 @@ from mechheads.results.stats import mean_over_prompts, share_interval
 from mechheads.results.tables import Curves, is_random
 
 LEAST_ACCURACY = 0.1
-"""The least accuracy with all heads at which a relation can be tested by removal; below it, too little can be lost."""
+"""The accuracy with all heads that a relation needs for removal; below it, too little can be lost."""
 
 
 @analysis
@@ -46,26 +46,26 @@ def cumulative_removal(
     n: int = 24,
     shots: int = 4,
 ) -> Curves:
-    """Remove a relation's heads together, one more at a time, and measure next-token accuracy.
+    """Next-token accuracy as more and more heads of a relation are removed together.
 
-    A head is removed by an intervention at the last token only; by default, its z is set to zero. For comparison, as
-    many random other heads are removed, each from the layer of the head that it replaces or from the nearest layer with
-    heads left; and the relation's own heads are removed on the prompts of control relations.
+    A head is removed by an intervention at the last token only; by default, its z is set to zero. For comparison, the
+    same number of random other heads is removed, each from the layer of the head that it replaces or from the nearest
+    layer with heads left; and the relation's own heads are removed on the prompts of control relations.
 
     Args:
         relation: a relation with few-shot templates.
         ranking: the relation's heads, best first, of which at most 30 to 250 are removed, as in the paper; or a result,
-            whose first ten are taken.
+            of which the first ten heads are used.
         intervention: how heads are ablated, as in ``mh.sweep``.
-        controls: other relations. The paper takes five whose heads overlap with these by less than 0.15 (of the
-            smaller set), and whose accuracy with all heads is within 0.2.
-        draws: how many times random heads are drawn.
+        controls: other relations. The paper uses five whose heads overlap with these by less than 0.15 (of the
+            smaller set), and whose accuracy with all heads differs by at most 0.2.
+        draws: the number of times that random heads are drawn.
         n, shots: as in ``few_shot_prompts``.
 
     Returns:
-        Accuracy after each step, with Wilson's interval: of the line "relation", of random heads, each in the place of
-        the head that it replaces, and of each control relation. ``values`` are 1 for a right answer and 0 for another;
-        NaN beyond a relation's last prompt. After Ctrl-C the steps so far; the rest is NaN.
+        Accuracy after each step, with Wilson's interval, for the line "relation", for each draw of random heads and for
+        each control relation. ``values`` are 1 for a right answer and 0 for another; NaN beyond a relation's last
+        prompt. After Ctrl-C, steps that were not measured are NaN.
 
     Raises:
         ValueError: if the ranking leaves too few other heads to draw from, or the accuracy with all heads is below 0.1.
@@ -89,8 +89,8 @@ def cumulative_removal(
         )
     random = random_sets(heads, ranked, model.n_layers, model.n_heads, draws=draws, seed=seed)
     lines = {"relation": heads} | random
-    if taken := [control.name for control in others if control.name in lines or is_random(control.name)]:
-        raise ValueError(f"controls: another line of the table is called {taken[0]!r} too; rename that relation")
+    if clash := [control.name for control in others if control.name in lines or is_random(control.name)]:
+        raise ValueError(f"controls: another line of the table is called {clash[0]!r} too; rename that relation")
     options: dict[str, Any] = {"n": n, "shots": shots, "seed": seed}
     prompts, *others_prompts = (few_shot_prompts(model, each, **options) for each in (loaded, *others))
     rule = as_intervention(intervention)

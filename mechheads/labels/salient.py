@@ -37,8 +37,8 @@ def salient_operations(
     Args:
         model: from ``mh.load`` or ``mh.wrap``; with ``mh.load(max_memory=)``, weights stay on disk.
         head: such as ``"L23H4"``.
-        n: the number of tokens.
-        top: how many of the tokens that each is mapped to are listed.
+        n: the number of tokens to list.
+        top: the number of tokens to list that each is mapped to.
         norm: ``"raw"`` as in the paper; ``"folded"`` multiplies the scale of the norm before attention into W_V,
             of a norm after attention into W_O and of the final norm into W_U.
 
@@ -47,8 +47,8 @@ def salient_operations(
         largest entries in its row of E' W_V W_O W_U, the largest first) and ``suppresses`` (the smallest, the
         smallest first). Tokens are in quotes, so that spaces and control characters are visible.
 
-    >>> found = salient_operations(model, "L23H4", n=2)
-    >>> found["token"].tolist(), "' Italy'" in found["maps_to"].iloc[0]
+    >>> table = salient_operations(model, "L23H4", n=2)
+    >>> table["token"].tolist(), "' Italy'" in table["maps_to"].iloc[0]
     (["' Italian'", "' Pyth'"], True)
     """
     at = check_head(head, model.n_layers, model.n_heads)
@@ -62,9 +62,9 @@ def salient_operations(
     through_mlp = bool(at.layer)
     limits = current().limits
     each = torch.arange(model.d_vocab, device=W_V.device).split(limits.run_tokens)
-    gains = [_gain(seen, seen @ W_V @ W_O) for seen in (_seen(model, ids, through_mlp) for ids in each)]
+    gains = [_gain(rows, rows @ W_V @ W_O) for rows in (_inputs(model, ids, through_mlp) for ids in each)]
     sigma, chosen = torch.cat(gains).topk(n)
-    written = _seen(model, chosen, through_mlp) @ W_V @ W_O
+    written = _inputs(model, chosen, through_mlp) @ W_V @ W_O
     entries = _entries(model, written * model.final_scale().float() if folded else written, limits)
     if not (sigma.isfinite().all() and entries.isfinite().all()):
         raise ValueError(f"the weights give numbers that are not finite for {at}: they are damaged")
@@ -79,20 +79,20 @@ def salient_operations(
     )
 
 
-def _seen(model: Model, ids: Tensor, through_mlp: bool) -> Float[Tensor, "token d_model"]:
-    """E' of some tokens."""
+def _inputs(model: Model, ids: Tensor, through_mlp: bool) -> Float[Tensor, "token d_model"]:
+    """The rows of E' of some tokens."""
     embedded = model.embed(ids)
     return (model.first_mlp(embedded) if through_mlp else embedded).float()
 
 
-def _gain(seen: Float[Tensor, "token d_model"], written: Float[Tensor, "token d_model"]) -> Float[Tensor, " token"]:
-    """sigma; 0 for a token whose E' is zero."""
-    length = seen.norm(dim=1)
+def _gain(rows: Float[Tensor, "token d_model"], written: Float[Tensor, "token d_model"]) -> Float[Tensor, " token"]:
+    """sigma of each token; 0 if its row of E' is zero."""
+    length = rows.norm(dim=1)
     return torch.where(length == 0, 0.0, written.norm(dim=1) / length)
 
 
 def _entries(model: Model, written: Float[Tensor, "token d_model"], limits: Limits) -> Float[Tensor, "token d_vocab"]:
-    """Rows of E' W_V W_O W_U, a part of the vocabulary at a time."""
+    """The rows of E' W_V W_O W_U, computed for a part of the vocabulary at a time."""
     step = max(1, limits.logits // model.d_model)
     starts = range(0, model.d_vocab, step)
     return torch.cat([written @ model.unembedding(start, min(start + step, model.d_vocab)) for start in starts], dim=1)

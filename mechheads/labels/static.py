@@ -1,4 +1,4 @@
-"""Relation scores: what each head maps each token to, computed from its weights.
+"""Relation scores: how many pairs of a relation each head maps from source to target, by its weights.
 
 The method is MAPS (Elhelo & Geva 2025, "Inferring Functionality of Attention Heads from their Parameters",
 arXiv 2412.11965, section 3):
@@ -8,14 +8,14 @@ arXiv 2412.11965, section 3):
 
 and the suppression score is the same on -M. Each head is scored for three readings E' (``readings.py``), and the
 largest phi counts. M is never formed and nothing is sorted (``ranks.py``). All computations are in float32, without
-biases. docs/labels.md says what the scores mean.
+biases. docs/labels.md explains the scores.
 
 The paper has no null. Here the targets of a relation are shuffled among its sources: a head that raises " Paris" for
 every source, or prefers common words, hits some targets by that alone. Let H[i, j] be 1 if source i has target j among
 its k largest, else 0. The score of the relation is the mean of H[i, i]. Under the null every matching of sources and
 targets is equally likely: T = sum over i of H[i, pi(i)], pi a random permutation. p is the share of permutations with T
-at least as large as the observed one. Of several readings, T is the largest, each shuffled by the same pi: the
-selection of the best reading is part of the null.
+at least as large as the observed T. With several readings, T is the largest of theirs, all shuffled by the same pi, so
+the selection of the best reading is part of the null.
 """
 
 from __future__ import annotations
@@ -49,12 +49,10 @@ from mechheads.results.stats import mean_over_prompts, q_values, share_interval
 
 EXACT_UP_TO = 7
 """Up to this number of pairs, all matchings of a relation are counted."""
-
-
 LEAST_EFFECT = 0.01
-"""Scores below it are not tested by default."""
+"""Smaller scores are not tested by default."""
 DRAWS = 9999
-"""The number of shuffles of the null, for relations of more pairs."""
+"""The number of random shuffles for relations of more pairs."""
 
 
 @analysis
@@ -69,7 +67,7 @@ def relation_scores(
     min_effect: Share = LEAST_EFFECT,
     heads: Heads | None = None,
 ) -> HeadScores:
-    """Share of each relation's pairs that each head maps from source to target, computed from weights.
+    """The share of each relation's pairs that each head maps from source to target, computed from weights.
 
     A pair counts if " source" and " target" are one token each. A head that writes nothing for a source, such as a
     pruned head, has no hit. The first MLP and the model run in the model's dtype, everything else in float32.
@@ -108,7 +106,8 @@ def relation_scores(
         model lacks a reading. After Ctrl-C, the layers scored so far; the others are NaN.
 
     Raises:
-        ValueError: if a relation has no single-token pairs, or the model no tokenizer or not the ``source`` asked for.
+        ValueError: if a relation has no single-token pairs, or the model has no tokenizer or lacks the reading
+            ``source``.
 
     >>> phi = mh.relation_scores(model, "country_to_capital")
     >>> phi.heads(2), phi.dataset["reading"].sel(layer=23, head=4).item()
@@ -126,7 +125,7 @@ def relation_scores(
     names, n_pairs = [usable.relation.name for usable in scored], [len(usable.pairs) for usable in scored]
     words = [" -> ".join(pair) for usable in scored for pair in islice(chain(usable.pairs, repeat(())), max(n_pairs))]
     scores = HeadScores.from_values(
-        layers.found["hits"][:, 0],
+        layers.arrays["hits"][:, 0],
         name="relation scores",
         kind="relations",
         extra={"relation": names},
@@ -150,7 +149,7 @@ def relation_scores(
         pair=(("relation", "prompt"), text_array(words, (len(scored), max(n_pairs)))),
     )
     low, high = share_interval(scores.scores.values, np.array(n_pairs))
-    p = layers.found["p"]
+    p = layers.arrays["p"]
     statistics = {"ci_low": low, "ci_high": high, "p_value": p, "q_value": q_values(p)}
     return scores.assign(**{name: (_DIMS, array) for name, array in statistics.items()})
 
@@ -159,8 +158,8 @@ _DIMS = ("layer", "head", "relation")
 
 
 class LayerScores:
-    """Scores of some relations, each given by the tokens of its pairs and its k, layer by layer.
-    ``found`` has hits among the largest and the smallest, of the best reading each, and what follows from them."""
+    """Scores of some relations, each with the tokens of its pairs and its k, layer by layer.
+    ``arrays``: hits among the k largest and the k smallest, for the best reading of each, and the other measures."""
 
     def __init__(
         self, model: Model, tokens: Sequence[Sequence[tuple[Any, int]]], limits: Sequence[int], how: Mapping[str, Any]
@@ -191,28 +190,28 @@ class LayerScores:
         size = model.n_heads, len(tokens)
         shapes = {"hits": (2, *size, max(sizes)), "p": size, "null": size, "reading": size}
         shapes |= {"each": (len(READINGS), *size), "contrast": (len(READINGS), *size)}
-        self.found = {name: np.full((model.n_layers, *shape), np.nan) for name, shape in shapes.items()}
+        self.arrays = {name: np.full((model.n_layers, *shape), np.nan) for name, shape in shapes.items()}
 
     def score(self, ledger: Ledger | None, named: Bool[np.ndarray, "layer head"]) -> int:
-        """Score the heads of each layer that a ledger does not hold, until done or Ctrl-C; how many layers were."""
+        """Score the heads of each layer that is not in the ledger, until done or Ctrl-C; the number of layers done."""
         stored = {} if ledger is None else ledger.finished()
         done, bar = 0, Bar(total=int(named.sum()), desc="relation scores", unit="head")
         with until_interrupted() as interrupts, bar:
             for layer, of_layer in enumerate(named):
-                found = {name: array[layer] for name, array in self.found.items()}
+                arrays = {name: array[layer] for name, array in self.arrays.items()}
                 if (row := stored.get(str(layer))) is not None:
-                    ends = np.cumsum([array.size for array in found.values()])[:-1]
-                    for array, part in zip(found.values(), np.split(row, ends), strict=True):
+                    ends = np.cumsum([array.size for array in arrays.values()])[:-1]
+                    for array, part in zip(arrays.values(), np.split(row, ends), strict=True):
                         array[...] = part.reshape(array.shape)
                 elif of_layer.any():
-                    self._score(layer, np.flatnonzero(of_layer).tolist(), found)
+                    self._score(layer, np.flatnonzero(of_layer).tolist(), arrays)
                     if ledger is not None:
-                        ledger.commit({str(layer): np.concatenate([array.ravel() for array in found.values()])})
+                        ledger.commit({str(layer): np.concatenate([array.ravel() for array in arrays.values()])})
                 bar.update(int(of_layer.sum()))
                 done = layer + 1
         interrupts.stop_unless(done)
         if interrupts.interrupted:
-            for array in self.found.values():
+            for array in self.arrays.values():
                 array[done:] = np.nan
             warn(f"relation_scores was interrupted: layers 0..{done - 1} are scored, the later ones are NaN")
         return done
@@ -233,7 +232,7 @@ class LayerScores:
                     of_layer["contrast"][READINGS.index(name), head] = contrast.cpu().numpy()
                     shares = [own[0, i, pairs].mean() for pairs in self._pairs_of]
                     of_layer["each"][READINGS.index(name), head] = shares
-                tested += self._keep_best(of_layer, head, own, readings)
+                tested += self._set_best(of_layer, head, own, readings)
             self._test(of_layer, of_heads, tested)
 
     def _paths(self, layer: int) -> tuple[list[Reading], list[list[HeadPath]]]:
@@ -245,14 +244,14 @@ class LayerScores:
         by_head = zip(*values.values(), strict=True)
         return list(values), [[(each, out) for each in read] for read, out in zip(by_head, W_O, strict=True)]
 
-    def _keep_best(
+    def _set_best(
         self,
         of_layer: Mapping[str, np.ndarray],
         head: int,
         hits: Bool[np.ndarray, "side reading pair"],
         readings: Sequence[Reading],
     ) -> list[tuple[int, int]]:
-        """Keep the hits of a head's best reading; returns (head, relation) of the scores to test."""
+        """Store the hits of a head's best reading; returns (head, relation) of the scores to test."""
         places, tested = np.array([READINGS.index(name) for name in readings]), list[tuple[int, int]]()
         for relation, pairs in enumerate(self._pairs_of):
             own = hits[..., pairs]
@@ -280,17 +279,17 @@ class LayerScores:
 
     def variables(self) -> dict[str, Any]:
         """The further variables over heads and relations: for each name its dimensions and values."""
-        found = self.found
-        of_heads = {
-            "null_phi": found["null"],
-            "reading": _names(found["reading"]),
-            "contrast": _best_contrast(np.moveaxis(found["contrast"], 1, 0)),
-            "suppression": mean_over_prompts(found["hits"][:, 1]),
+        arrays = self.arrays
+        variables = {
+            "null_phi": arrays["null"],
+            "reading": _names(arrays["reading"]),
+            "contrast": _best_contrast(np.moveaxis(arrays["contrast"], 1, 0)),
+            "suppression": mean_over_prompts(arrays["hits"][:, 1]),
         }
         for i, name in enumerate(READINGS):
             if name in self._names:
-                of_heads |= {f"phi_{name}": found["each"][:, i], f"contrast_{name}": found["contrast"][:, i]}
-        return {name: (_DIMS, values) for name, values in of_heads.items()}
+                variables |= {f"phi_{name}": arrays["each"][:, i], f"contrast_{name}": arrays["contrast"][:, i]}
+        return {name: (_DIMS, values) for name, values in variables.items()}
 
 
 def _best_contrast(contrast: np.ndarray) -> np.ndarray:
@@ -320,7 +319,7 @@ def matchings(n: int, draws: int, seed: int) -> Int[np.ndarray, "draw pair"]:
 def matching_null(
     hits: Bool[np.ndarray, "reading source target"], drawn: Callable[[int], Int[np.ndarray, "draw pair"]]
 ) -> tuple[float, float]:
-    """p of the observed matching (how often another has as many hits), and the mean share of hits over matchings."""
+    """p of the observed matching (the share of matchings with at least as many hits), and the mean share of hits."""
     n = hits.shape[-1]
     seen = int(np.diagonal(hits, axis1=1, axis2=2).sum(1).max())
     if seen == 0 and len(hits) == 1:
@@ -332,15 +331,16 @@ def matching_null(
     if len(order) == factorial(n) and n <= EXACT_UP_TO:
         return as_many / len(order), share
     p = (1 + as_many) / (1 + len(order))
-    # If no draw has as many, P(T >= t) <= e_t(r) (n - t)! / n! may be smaller, with r the hits in each row or column
-    # and e_t the elementary symmetric polynomial: the ways to place t hits in different rows. Readings add up.
+    # If no draw has as many, the bound P(T >= t) <= e_t(r) (n - t)! / n! may be smaller, with r the hits in each row or
+    # column and e_t the elementary symmetric polynomial: the ways to place t hits in different rows. Over readings, the
+    # bounds are added.
     if as_many:
         return p, share
     return min(p, sum(min(_bound(table.sum(axis), seen) for axis in (0, 1)) for table in hits)), share
 
 
 def _totals(table: Bool[np.ndarray, "source target"], order: Int[np.ndarray, "draw pair"]) -> Int[np.ndarray, " draw"]:
-    """The hits of each matching, counted source by source: in one step it takes four times as long."""
+    """The hits of each matching, counted source by source, which takes a quarter of the time of one step."""
     totals = np.zeros(len(order), dtype=np.int64)
     for source in np.flatnonzero(table.any(1)).tolist():
         totals += table[source].take(order[:, source])
