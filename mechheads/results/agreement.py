@@ -48,7 +48,7 @@ def side_by_side(results: Mapping[str, HeadScores], heads: Sequence[HeadLike] | 
         rows = [scores[head] for head in shown]
         has_ends = scores.values is not None or bool(scores.dataset["ci_low"].notnull().any())
         ends = [*zip(("", "_low", "_high"), STATISTICS, strict=False)][: 3 if has_ends else 1]
-        columns |= {f"{name}{end}": [row[of] for row in rows] for end, of in ends}
+        columns |= {f"{name}{end}": [row[statistic] for row in rows] for end, statistic in ends}
     return Rows(pd.DataFrame(columns, index=pd.Index([str(HeadId.parse(head)) for head in shown])))
 
 
@@ -91,7 +91,7 @@ def in_top(scores: HeadScores, k: int = 10, *, draws: int = 1000, seed: int = 0)
 
 
 def _check(results: Mapping[str, HeadScores]) -> None:
-    """Check that all scores are of the heads of one model."""
+    """Check that all scores are of the same layers and heads, without extra dimensions."""
     if not isinstance(results, Mapping) or not results:
         raise ValueError(f"results is {results!r}; give scores by name, such as {{'zero': ...}}")
     first = next(iter(results.values()))

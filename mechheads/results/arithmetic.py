@@ -40,10 +40,10 @@ def check_aligned(left: xr.Dataset, right: xr.Dataset, prompts: bool = False) ->
         {"n_layers": each.sizes["layer"], "n_heads": each.sizes["head"], "extra_dims": _extra_dims(each)}
         for each in (left, right)
     )
-    for what in mine:
-        if mine[what] != theirs[what]:
-            how = "; choose one label of what only one of them has, with .select()" if what == "extra_dims" else ""
-            raise ValueError(f"{names}: {what} is {mine[what]} and {theirs[what]}{how}")
+    for size in mine:
+        if mine[size] != theirs[size]:
+            how = "; with .select(), choose a label of the dimension that only one has" * (size == "extra_dims")
+            raise ValueError(f"{names}: {size} is {mine[size]} and {theirs[size]}{how}")
     for dim in _extra_dims(left):
         if left[dim].values.tolist() != right[dim].values.tolist():
             raise ValueError(f"{names}: their labels of {dim} differ")
@@ -80,7 +80,7 @@ def combine(left: Side, right: Side, symbol: str) -> xr.Dataset:
         "unit": _unit(left, right, symbol),
         "kind": "+".join(dict.fromkeys("+".join(each.attrs["kind"] for each in sides).split("+"))),
         "provenance": {"operation": symbol, "left": _provenance(left), "right": _provenance(right)}
-        | {key: value for key, value in _remembered(first).items() if key == "versions"},
+        | {key: value for key, value in _stored_provenance(first).items() if key == "versions"},
         "extra": {dim: first[dim].values.tolist() for dim in _extra_dims(first)},
     }
     with np.errstate(invalid="ignore"):
@@ -108,15 +108,15 @@ def _extra_dims(scores: xr.Dataset) -> tuple[str, ...]:
     return tuple(str(dim) for dim in scores["score"].dims[2:])
 
 
-def _remembered(scores: xr.Dataset) -> dict[str, Any]:
+def _stored_provenance(scores: xr.Dataset) -> dict[str, Any]:
     return json.loads(scores.attrs["provenance"])
 
 
 def _prompts(scores: xr.Dataset) -> Any:
     """The fingerprint of the prompts; if one relation is selected, the fingerprint of its prompts."""
-    provenance = _remembered(scores)
-    prompts, chosen = provenance.get("prompts"), provenance.get("selected", {}).get("relation")
-    return prompts[chosen] if isinstance(prompts, dict) and isinstance(chosen, str) else prompts
+    provenance = _stored_provenance(scores)
+    prompts, relation = provenance.get("prompts"), provenance.get("selected", {}).get("relation")
+    return prompts[relation] if isinstance(prompts, dict) and isinstance(relation, str) else prompts
 
 
 def _is_mean(scores: xr.Dataset) -> bool:
@@ -128,7 +128,7 @@ def _array(side: Side, variable: str) -> Any:
 
 
 def _statistics(side: Side, symbol: str) -> dict[str, Any]:
-    """Null, rounding and bounds of a side; a number lies between itself and itself."""
+    """Null, rounding and bounds of a side; the two bounds of a number are the number itself."""
     if not isinstance(side, xr.Dataset):
         return {"null": side, "rounding": 0.0 if symbol in "+-" else abs(side), "bounds": Bounds(side, side)}
     recorded = json.loads(side.attrs["statistics"])
@@ -142,7 +142,7 @@ def _null(mine: float | None, theirs: float | None, symbol: str) -> float | None
 
 
 def _bounds(one: Bounds | None, two: Bounds | None, symbol: str) -> Bounds | None:
-    """Between what a combination lies; a difference of two shares, or a multiple of one, has intervals of shares."""
+    """The bounds of a combination; a difference of two shares, or a multiple of one, is treated as a share."""
     if one is None or two is None:
         return None
     with np.errstate(invalid="ignore"):
@@ -163,7 +163,7 @@ def _name(side: Side) -> str:
 def _provenance(side: Side) -> Any:
     if not isinstance(side, xr.Dataset):
         return side
-    return {name: side.attrs[name] for name in ("name", "kind", "unit")} | _remembered(side)
+    return {name: side.attrs[name] for name in ("name", "kind", "unit")} | _stored_provenance(side)
 
 
 def _unit(left: Side, right: Side, symbol: str) -> str:

@@ -1,4 +1,4 @@
-"""Sums over the prompts of each cluster, and what is estimated from them: mean, error, degrees of freedom."""
+"""Sums over the prompts of each cluster; from them, the mean with its standard error and degrees of freedom."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CELLS_AT_ONCE = 2**18
 
 
 def numbered_clusters(n_prompts: int, cluster: Sequence[object] | np.ndarray | None) -> np.ndarray:
-    """The number of each prompt's cluster; clusters are numbered in the order in which they come."""
+    """The number of each prompt's cluster; clusters are numbered in order of first appearance."""
     labels = [str(c) for c in (range(n_prompts) if cluster is None else cluster)]
     if len(labels) != n_prompts:
         raise ValueError(f"cluster has {len(labels)} labels for {n_prompts} prompts; give one label per prompt")
@@ -29,7 +29,7 @@ _LARGEST = 2.0**200
 
 
 class Clustered:
-    """Rows of values less ``null``, and sums over the prompts of each cluster, for a part of the rows at a time."""
+    """Rows of values minus ``null``, and sums over the prompts of each cluster, computed for some rows at a time."""
 
     def __init__(
         self,
@@ -49,16 +49,16 @@ class Clustered:
         self._first = np.searchsorted(self._groups[self._order], np.arange(self.n_clusters + 1))
         self.finite, self.measured = np.ones((2, len(self._rows)), dtype=bool)
         for part in self.parts():
-            some = self._off(part)
-            self.finite[part] = ~(np.abs(some) > _LARGEST).any(axis=1)
-            self.measured[part] = ~np.isnan(some).all(axis=1)
+            deviations = self._deviations(part)
+            self.finite[part] = ~(np.abs(deviations) > _LARGEST).any(axis=1)
+            self.measured[part] = ~np.isnan(deviations).all(axis=1)
 
-    def _off(self, at: Any) -> np.ndarray:
-        """How far values are from the null; 0 if that is rounding."""
-        off = self._rows[at] - self._null
-        return np.where(np.abs(off) <= self._rounding, 0.0, off) if self._rounding else off
+    def _deviations(self, at: Any) -> np.ndarray:
+        """Values minus the null; 0 if the difference is only rounding."""
+        deviations = self._rows[at] - self._null
+        return np.where(np.abs(deviations) <= self._rounding, 0.0, deviations) if self._rounding else deviations
 
-    def nothing(self) -> np.ndarray:
+    def nans(self) -> np.ndarray:
         """NaN for each row."""
         return np.full(len(self._rows), np.nan)
 
@@ -76,47 +76,47 @@ class Clustered:
         return parts(np.arange(len(self._rows)), self._rows.shape[1])
 
     def sums(self, rows: np.ndarray, clusters: slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
-        """Sum and number of the measured values of every cluster [row, cluster]."""
+        """The sum and the number of the measured values in every cluster [row, cluster]."""
         first, last, _ = clusters.indices(self.n_clusters)
         prompts = self._order[self._first[first] : self._first[last]]
         totals, counts = np.empty((2, len(rows), last - first))
         for part in parts(np.arange(len(rows)), len(prompts)):
-            some = self._off((rows[part][:, None], prompts))
+            deviations = self._deviations((rows[part][:, None], prompts))
             at = (self._groups[prompts] - first) + (last - first) * np.arange(len(part))[:, None]
-            finite = np.where(np.abs(some) <= _LARGEST, some, 0.0)
-            for sums, each in ((totals, finite), (counts, ~np.isnan(some))):
-                sums[part] = np.bincount(at.ravel(), each.ravel(), sums[part].size).reshape(len(part), -1)
+            finite = np.where(np.abs(deviations) <= _LARGEST, deviations, 0.0)
+            for sums, summands in ((totals, finite), (counts, ~np.isnan(deviations))):
+                sums[part] = np.bincount(at.ravel(), summands.ravel(), sums[part].size).reshape(len(part), -1)
         return totals, counts
 
 
 @dataclass
 class Estimates:
-    """What is estimated of some rows that have values of three clusters or more."""
+    """Estimates for some rows that have values in at least three clusters."""
 
     rows: np.ndarray  # their indices
-    totals: np.ndarray  # the sum of the values of each cluster [row, cluster]
-    counts: np.ndarray  # their number
+    totals: np.ndarray  # the sum of the values in each cluster [row, cluster]
+    counts: np.ndarray  # the number of values in each cluster [row, cluster]
     mean: np.ndarray
     error: np.ndarray  # the standard error of the mean
     skew: np.ndarray
     quantile: np.ndarray  # of Student's t with the row's degrees of freedom
 
 
-def estimates(of: Clustered, level: float) -> Iterator[Estimates]:
+def estimates(clustered: Clustered, level: float) -> Iterator[Estimates]:
     """Mean and error of rows, for some rows at a time; ``clustered_interval`` explains them."""
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; it must be between 0 and 1, such as 0.95")
-    for part in of.parts():
-        totals, counts = of.sums(part)
-        usable = ((counts > 0).sum(axis=1) >= LEAST_CLUSTERS) & of.finite[part]
+    for part in clustered.parts():
+        totals, counts = clustered.sums(part)
+        usable = ((counts > 0).sum(axis=1) >= LEAST_CLUSTERS) & clustered.finite[part]
         part, total, count = part[usable], totals[usable], counts[usable]
         size = count.sum(axis=1, keepdims=True)
         mean = total.sum(axis=1, keepdims=True) / size
         share = count / size
-        off = (total - mean * count) / size / np.sqrt(1 - share)
-        error = np.sqrt((off**2).sum(axis=1))
+        deviations = (total - mean * count) / size / np.sqrt(1 - share)
+        error = np.sqrt((deviations**2).sum(axis=1))
         cubed = error**3
-        skew = (off**3).sum(axis=1) / np.where(cubed > 0, cubed, 1)
+        skew = (deviations**3).sum(axis=1) / np.where(cubed > 0, cubed, 1)
         quantile = _t_quantile(level, _degrees_of_freedom(share))
         yield Estimates(part, total, count, mean[:, 0], error, skew, quantile)
 
@@ -135,5 +135,5 @@ def _degrees_of_freedom(share: np.ndarray) -> np.ndarray:
 
 
 def _t_quantile(level: float, freedom: np.ndarray) -> np.ndarray:
-    each, of_row = np.unique(freedom.round(9), return_inverse=True)
-    return stdtrit(each, (1 + level) / 2)[of_row]
+    distinct, of_row = np.unique(freedom.round(9), return_inverse=True)
+    return stdtrit(distinct, (1 + level) / 2)[of_row]

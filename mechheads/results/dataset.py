@@ -46,18 +46,18 @@ def build(
     extra: Mapping[str, Sequence[Label]] | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> xr.Dataset:
-    """The dataset of a result from its score and statistics, with q computed; NaN for those that are not there."""
+    """The dataset of a result with its score and statistics; q is computed, and missing statistics are NaN."""
     score = statistics["score"]
-    labels = {dim: text_or_numbers(dim, known) for dim, known in (extra or {}).items()}
+    labels = {dim: text_or_numbers(dim, names) for dim, names in (extra or {}).items()}
     if taken := sorted(labels.keys() & _RESERVED):
         raise ValueError(
             f"{', '.join(taken)} cannot name an extra dimension, because HeadScores uses it; choose another name"
         )
     if score.ndim != 2 + len(labels) or score.shape[2:] != tuple(map(len, labels.values())):
-        wanted = ", ".join(["layer", "head", *(f"{dim}: {len(known)}" for dim, known in labels.items())])
-        raise ValueError(f"the scores have shape {score.shape}, but layers, heads and extra labels need ({wanted})")
-    for dim, known in labels.items():
-        if len(set(known.tolist())) < len(known):
+        needed = ", ".join(["layer", "head", *(f"{dim}: {len(names)}" for dim, names in labels.items())])
+        raise ValueError(f"the scores have shape {score.shape}, but layers, heads and extra labels need ({needed})")
+    for dim, names in labels.items():
+        if len(set(names.tolist())) < len(names):
             raise ValueError(f"extra[{dim!r}] contains a label twice; labels must differ, so that one can be selected")
     dims = ("layer", "head", *labels)
     arrays = dict.fromkeys(STATISTICS, np.full_like(score, np.nan)) | dict(statistics)
@@ -79,7 +79,7 @@ def of_means(
     values: np.ndarray, cluster: Sequence[object] | np.ndarray | None, metadata: Mapping[str, Any], **test: Any
 ) -> xr.Dataset:
     """The dataset of means over prompts; ``metadata`` is as in ``build``, ``test`` has null, bounds, rounding and seed.
-    After Ctrl-C or a lack of memory, the statistics are NaN: the values took longer, and are kept."""
+    If Ctrl-C or a lack of memory ends the statistics, they are NaN; the values, which took longer, are stored."""
     values = np.asarray(values, dtype=np.float64)
     if values.ndim == 0 or values.shape[-1] == 0:
         raise ValueError(f"values has shape {values.shape}; it needs at least one prompt on its last axis")
@@ -92,12 +92,12 @@ def of_means(
     with until_interrupted() as interrupts:
         try:
             low, high = bounded_interval(values, labels, bounds=bounds)
-            some = {"ci_low": low, "ci_high": high}
+            computed = {"ci_low": low, "ci_high": high}
             if test["null"] is not None:
-                some["p_value"] = sign_flip_p(values, labels, **flips)
-                some["p_family"] = family_p(values, labels, **flips)
+                computed["p_value"] = sign_flip_p(values, labels, **flips)
+                computed["p_family"] = family_p(values, labels, **flips)
             ranges = dict(zip(RANGE, cluster_range(values, labels), strict=True))
-            statistics = some | (ranges if np.isfinite(ranges[RANGE[0]]).any() else {})
+            statistics = computed | (ranges if np.isfinite(ranges[RANGE[0]]).any() else {})
         except MemoryError:
             stopped = "memory ran out"
     if stopped := "Ctrl-C" if interrupts.interrupted else stopped:
@@ -116,7 +116,7 @@ def of_means(
 
 
 def read(path: Path, variable: str, what: str) -> xr.Dataset:
-    """The dataset of a result, which has a variable and is called ``what`` in messages, from its file."""
+    """The dataset of a result, read from its file; it must contain ``variable``, and messages call it ``what``."""
     dataset = read_netcdf(path)
     attrs = dataset.attrs
     foreign = f"was not written by mechheads: it contains no {what}"
@@ -138,12 +138,12 @@ def read(path: Path, variable: str, what: str) -> xr.Dataset:
 
 def text_or_numbers(dim: str, labels: Sequence[Label]) -> np.ndarray:
     """Labels as an array: text as Python strings, numbers as numbers."""
-    known = list(labels)
-    if all(isinstance(label, str) for label in known):
-        return text_array([check_unicode(str(label), dim) for label in known])
-    if all(isinstance(label, (int, float, np.number)) for label in known):
-        return np.asarray(known)
-    raise ValueError(f"the labels of {dim} must be all text or all numbers; got {known[:5]}")
+    labels = list(labels)
+    if all(isinstance(label, str) for label in labels):
+        return text_array([check_unicode(str(label), dim) for label in labels])
+    if all(isinstance(label, (int, float, np.number)) for label in labels):
+        return np.asarray(labels)
+    raise ValueError(f"the labels of {dim} must be all text or all numbers; got {labels[:5]}")
 
 
 def like(score: np.ndarray, array: np.ndarray | None, what: str) -> np.ndarray:
@@ -164,16 +164,16 @@ def table_of(part: xr.Dataset, dims: Sequence[str]) -> pd.DataFrame:
 _MARK = b"\nmechheads sha256 "
 _LENGTH = len(_MARK) + 64
 _TABLES = (".csv", ".tsv", ".xlsx", ".parquet", ".json", ".jsonl", ".txt")
-_OF_OTHERS = (*_TABLES, ".html", ".png", ".svg", ".pdf", ".npy", ".npz", ".pt", ".pkl", ".safetensors")
-"""How the names of files of another kind end."""
+_OTHER_SUFFIXES = (*_TABLES, ".html", ".png", ".svg", ".pdf", ".npy", ".npz", ".pt", ".pkl", ".safetensors")
+"""Suffixes of files that are not netCDF."""
 _ONLY_A_SIZE = b"This is a netCDF dimension but not a netCDF variable"
-"""How netCDF-4 marks the array of a dimension without labels; it is never read."""
+"""The mark of netCDF-4 for the array of a dimension without labels, which is never read."""
 
 
 def write_netcdf(dataset: xr.Dataset, path: str | Path) -> Path:
     """Write a file, completely or not at all, and return its path."""
     path = Path(path)
-    if path.suffix.lower() in _OF_OTHERS:
+    if path.suffix.lower() in _OTHER_SUFFIXES:
         message = f"path is {path.name!r}, but save writes netCDF; write .save({path.with_suffix('.nc').name!r})"
         table = path.suffix.lower() in _TABLES
         raise ValueError(message + "; for a table, scores.to_dataframe() and result.table have .to_csv" * table)
@@ -217,7 +217,7 @@ def _has_checksum(path: Path) -> bool:
 
 
 def _fault(file: h5py.File, name: str) -> str | None:
-    """Why a variable cannot be read, or None. Only numbers and texts that are in the file itself are read."""
+    """Why a variable cannot be read, or None. Only numbers and texts stored in the file itself are read."""
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):
         return "points to other data"
     part = file[name]
@@ -235,11 +235,11 @@ def _fault(file: h5py.File, name: str) -> str | None:
 
 
 def text_array(texts: Sequence[str] | np.ndarray, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """An array of Python strings, by default shaped as ``texts``, as a file stores them."""
+    """An array of Python strings as a file stores them, by default in the shape of ``texts``."""
     array = np.array(np.frompyfunc(_stored, 1, 1)(np.asarray(texts, dtype=object)), dtype=object)
     return array if shape is None else array.reshape(shape)
 
 
 def _stored(value: Any) -> Any:
-    """A text with the sign of NUL in place of NUL, which HDF5 cannot store; anything else as it is."""
+    """A text with the symbol for NUL in place of NUL, which HDF5 cannot store; any other value unchanged."""
     return value.replace("\0", "\u2400") if isinstance(value, str) else value

@@ -28,7 +28,7 @@ SMALLEST = {
     "log ratio": 0.4,
     "gate": 0.5,
 }
-"""The smallest effect worth naming beyond what a head that does nothing has, by the unit."""
+"""The smallest effect worth naming, by unit: a distance from the score of a head that does nothing."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ResultKind:
     null: float | None = 0.0  # the mean score of a head that does nothing; None if there is no test
     bounds: tuple[Any, ...] | None = None  # of per-prompt values, as results.stats.Bounds.of takes them
     question: QuestionKind = "prompts"  # what the scores are evidence about
-    sample: str = "prompt"  # what each value is of that scores are means over
+    sample: str = "prompt"  # what scores are means over
     plot: str | None = None  # without one, head scores are drawn as a heatmap and tables not at all
     needs: tuple[str, ...] = ()  # dimensions and variables that the figure draws; without them, a heatmap is
 
@@ -126,7 +126,7 @@ def kind_of(name: str) -> ResultKind:
 
 
 def sample_of(name: str) -> str:
-    """What each of the values is of that scores of a kind are means over; of a sum as of its left side."""
+    """What scores of a kind are means over, such as "pair"; for a sum, as for its left side."""
     return kind_of(name.partition("+")[0]).sample
 
 

@@ -1,4 +1,4 @@
-"""What is known of scores besides their numbers: what they are called, their null and their prompts."""
+"""Labels, nulls and prompts of scores."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from mechheads.results.stats import carried_by
 ASKED = {"pairs": "the capital", "requests": "harmful requests"}
 """What the questions of the package are about, as ``Atlas.asked`` says it."""
 LEAST_REFUSAL = 0.1
-"""A model that refuses a smaller share of harmful requests counts as not refusing; of openings with a smaller mean
-probability there is a warning."""
+"""A model that refuses a smaller share of harmful requests counts as not refusing; openings with a smaller mean
+probability give a warning."""
 LEAST_CLUSTERS_TESTED = 6
 """The fewest clusters with which one head can have a family p of 0.05: 2 / 2**6 = 0.031."""
 _ROLES = ("facilitation", "interference", "irrelevance")
 
 
 def kind_name(scores: HeadScores) -> str:
-    """The kind of scores: for safety heads the kind of score that found them, for a sum the kind of its left side."""
+    """The kind of scores: for safety heads the kind of score that ranks them, for a sum the kind of its left side."""
     kind = scores.kind.partition("+")[0]
     return str(scores.provenance.get("score", "ships")) if kind == "safety" else kind
 
 
 def label_of(scores: HeadScores, kind: str = "") -> str:
-    """What scores are called: by their kind, or the kind of numbers beside them, and what was chosen; or by name."""
+    """The label of scores: the label of their kind (or of ``kind``) with the selected labels, or else their name."""
     name, provenance = kind or kind_name(scores), scores.provenance
     selected, receivers, role = provenance.get("selected"), provenance.get("receivers"), scores.name.partition(",")[0]
     chosen = {dim: str(label) for dim, label in selected.items()} if isinstance(selected, dict) else {}
@@ -51,7 +51,7 @@ def label_of(scores: HeadScores, kind: str = "") -> str:
 
 
 def null_of(scores: HeadScores) -> float | None:
-    """The mean score of a head that does nothing; None if nothing is known of it."""
+    """The mean score of a head that does nothing; None if it is not known."""
     statistics = scores.dataset.attrs.get("statistics")
     return kind_of(scores.kind).null if statistics is None else json.loads(statistics)["null"]
 
@@ -62,12 +62,12 @@ def has_null(scores: HeadScores) -> bool:
 
 
 def n_prompts(scores: HeadScores) -> int:
-    """How many prompts the scores are means over; 0 if they are no means."""
+    """How many prompts the scores are means over; 0 if they are not means."""
     return scores.dataset.sizes.get("prompt", 0)
 
 
 def n_clusters(scores: HeadScores) -> int | None:
-    """How many independent samples the means are over; None if the scores are no means."""
+    """How many clusters the scores are means over; None if they are not means."""
     return len(set(scores.dataset["cluster"].values.tolist())) if scores.values is not None else None
 
 
@@ -79,7 +79,7 @@ def carrying_prompts(scores: HeadScores) -> Int[np.ndarray, "layer head"]:
 
 
 def refused_of(refused: Mapping[str, Any] | None) -> str:
-    """How many requests a model refused, such as "refused 0 of 8, 2 not judged"; empty if nothing was asked."""
+    """How many requests a model refused, such as "refused 0 of 8, 2 not judged"; empty for None."""
     if refused is None:
         return ""
     unjudged = refused.get("unjudged", 0)

@@ -16,19 +16,19 @@ _CALL: ContextVar[Mapping[str, Any]] = ContextVar("call")
 
 
 def in_call(options: Mapping[str, Any], run: Callable[[], R]) -> R:
-    """Run something whose results come from a call with these options, in a context that is gone afterwards."""
+    """Run a function whose results record these options of a call in their provenance."""
     context = copy_context()
     context.run(_CALL.set, options)
     return context.run(run)
 
 
 def call_now() -> str:
-    """The text of the call that runs; "" outside of any."""
+    """The text of the call that is running; "" if there is none."""
     return str(_CALL.get({}).get("call", ""))
 
 
 def call_of(provenance: Mapping[str, Any]) -> str:
-    """The text of the call that gave a result, with what was selected of it, by its provenance; "" if it has none."""
+    """The Python call that gives a result again, with the labels that were selected; "" if it is not known."""
     call, selected = provenance.get("call", ""), provenance.get("selected")
     if (operation := provenance.get("operation")) is not None:
         sides = [
@@ -42,13 +42,13 @@ def call_of(provenance: Mapping[str, Any]) -> str:
 
 
 def make_provenance(source: Any, /, *settings: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """The provenance of a result, from its model's or another result's, and settings; the last one counts.
-    Prompts, tasks and relations are stored as fingerprints, heads as names; plain options of the call are in it.
+    """The provenance of a result: the call's plain options, the provenance of its model or of another result, settings.
+    Later entries replace earlier ones. Prompts, tasks and relations are stored as fingerprints, heads as names.
     """
-    made = {**_CALL.get({}), **(source if isinstance(source, Mapping) else source.provenance())}
+    entries = {**_CALL.get({}), **(source if isinstance(source, Mapping) else source.provenance())}
     for part in (*settings, more):
-        made |= {name: plain_value(name, value) for name, value in part.items()}
-    return made | ({"call": call} if (call := call_now()) else {})
+        entries |= {name: plain_value(name, value) for name, value in part.items()}
+    return entries | ({"call": call} if (call := call_now()) else {})
 
 
 def plain_value(name: str, value: Any) -> Any:

@@ -210,12 +210,12 @@ class HeadScores(Shown):
         """Heads that the analysis was to measure and that have no score, for example after Ctrl-C."""
         absent = np.argwhere(self.scores.isnull().all(self.extra_dims).values).tolist()
         provenance = self.provenance
-        every = [head for head in starmap(HeadId, absent) if str(head) not in provenance.get("given", ())]
-        named = provenance.get("senders", provenance.get("heads"))
-        names = {named} if isinstance(named, str) else set(named or ())
+        unmeasured = [head for head in starmap(HeadId, absent) if str(head) not in provenance.get("given", ())]
+        selected = provenance.get("senders", provenance.get("heads"))
+        names = {selected} if isinstance(selected, str) else set(selected or ())
         if not names or names == {"all"}:
-            return tuple(every)
-        return tuple(head for head in every if str(head) in names)
+            return tuple(unmeasured)
+        return tuple(head for head in unmeasured if str(head) in names)
 
     def select(self, **labels: Label | Sequence[Label]) -> HeadScores:
         """Select labels of the extra dimensions: one label drops its dimension, a list keeps it.
@@ -309,7 +309,7 @@ class HeadScores(Shown):
                 and 0.1 for shares of attention and of pairs.
 
         Raises:
-            ValueError: if it is below 0, or not given for a unit that has no default.
+            ValueError: if it is below 0, or missing for a unit that has no default.
 
         >>> values = np.random.default_rng(0).normal([[[0.2], [-0.5], [0.01]]], 0.02, size=(1, 3, 8))
         >>> HeadScores.from_values(values, name="effect", unit="share restored", kind="demo").beyond().index.tolist()
@@ -342,12 +342,12 @@ class HeadScores(Shown):
     def _order(self, rows: Rows, by: RankBy) -> Int[np.ndarray, " row"]:
         """The indices of the rows of ``to_dataframe`` that have a score, largest first."""
         keys = rows["score"].to_numpy(dtype=np.float64)
-        wanted = ~np.isnan(keys)
+        ranked = ~np.isnan(keys)
         if "member" in self.dataset:
             member = self.dataset["member"].transpose("layer", "head", *self.extra_dims)
-            wanted &= member.values.ravel().astype(bool)
-        kept = np.flatnonzero(wanted)
-        return kept[np.argsort(-(np.abs(keys) if by == "absolute" else keys)[kept], kind="stable")]
+            ranked &= member.values.ravel().astype(bool)
+        indices = np.flatnonzero(ranked)
+        return indices[np.argsort(-(np.abs(keys) if by == "absolute" else keys)[indices], kind="stable")]
 
     def compare(self, other: HeadScores, k: int = 10) -> Comparison:
         """Compare with another result over the same heads and labels: correlations and overlap of the ``k`` largest.
@@ -445,7 +445,7 @@ class HeadScores(Shown):
         return self._with_notes(table), notes
 
     def _with_notes(self, table: Rows) -> Rows:
-        """The rows with a column of notes, if one prompt carries a score of theirs."""
+        """The rows, with a column of notes if one prompt carries the score of some of them."""
         if self.values is None or not len(table):
             return table
         values = self.values.transpose("layer", "head", *self.extra_dims, "prompt").values

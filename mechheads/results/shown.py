@@ -1,4 +1,4 @@
-"""Results as a terminal and a notebook show them: heads by their names, the score in sight, no rounding noise."""
+"""Results as terminals and notebooks show them: heads by name, the score among the first columns, no rounding noise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOST_ROWS = 60
 """A longer table is shown by its first rows."""
 _FIRST_ROWS = 10
 _LONGEST = (40, 28, 20, 14, 10, 7)
-"""The longest text in a cell of a terminal: the first with which the columns fit that come first."""
+"""The longest text in a cell of a terminal: the first of these lengths at which the most important columns fit."""
 FEW = "too few"
 """What stands in place of an interval."""
 _HEAD = re.compile(r"L\d+(H\d+|\.mlp)")
@@ -45,9 +45,9 @@ def ranks(scores: Any) -> list[int]:
 
 
 def titled(name: str, provenance: Mapping[str, Any]) -> str:
-    """The name of a result, with the heads that were ablated all the time, and how, by its provenance."""
-    given, by_rule = provenance.get("given"), dict[str, list[str]]()
-    for head, rule in given.items() if isinstance(given, Mapping) else ():
+    """The name of a result with the heads that were ablated throughout, and how, by its provenance."""
+    rules, by_rule = provenance.get("given"), dict[str, list[str]]()
+    for head, rule in rules.items() if isinstance(rules, Mapping) else ():
         by_rule.setdefault(shortened(rule), []).append(head)
     ablated = ", ".join(f"{' and '.join(heads)} ({rule})" for rule, heads in by_rule.items())
     return f"{name}, given {ablated}" if ablated else name
@@ -139,17 +139,17 @@ def chosen(table: pd.DataFrame, columns: Sequence[str] | None) -> Rows:
 
 
 def pairs_left_out(ledger: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """How many pairs of relations were kept, and of each reason how many were not, in a line; none if all were."""
-    given, kept = (sum(of.get(name, 0) for of in ledger.values()) for name in ("given", "kept"))
-    if given == kept:
+    """A line with how many pairs of relations were scored, and how many not, by reason; no line if all were scored."""
+    total, scored = (sum(counts.get(name, 0) for counts in ledger.values()) for name in ("given", "kept"))
+    if total == scored:
         return []
     whose = f"{len(ledger)} relations: " if len(ledger) > 1 else ""
-    counts: dict[str, int] = {}
-    for reason, pairs in ((reason, pairs) for of in ledger.values() for reason, pairs in of.get("lost", {}).items()):
+    left_out: dict[str, int] = {}
+    for reason, pairs in (item for counts in ledger.values() for item in counts.get("lost", {}).items()):
         shown = "more than one token" if reason.endswith("of several tokens") else reason
         shown = "explained by a rival" if whose and shown.startswith("explained by") else shown
-        counts[shown] = counts.get(shown, 0) + len(pairs)
-    return [f"{whose}{kept:,} of {given:,} pairs; {', '.join(f'{shown}: {n:,}' for shown, n in counts.items())}"]
+        left_out[shown] = left_out.get(shown, 0) + len(pairs)
+    return [f"{whose}{scored:,} of {total:,} pairs; {', '.join(f'{shown}: {n:,}' for shown, n in left_out.items())}"]
 
 
 def head_names(table: pd.DataFrame) -> list[str]:
@@ -158,7 +158,7 @@ def head_names(table: pd.DataFrame) -> list[str]:
 
 
 def tidy(table: pd.DataFrame) -> pd.DataFrame:
-    """The table as texts, with heads by name first, the ends of an interval in a column, and without empty columns."""
+    """The table as texts, with heads by name first, an interval's ends in one column, and without empty columns."""
     first, n = table.attrs.get("first", ()), table.attrs.get("n")
     table = pd.DataFrame(table)
     if {"layer", "head"} <= set(table) and all(isinstance(head, int) for head in table["head"].tolist()):
@@ -186,7 +186,7 @@ def html_table(table: pd.DataFrame, choose: bool = True) -> str:
 
 
 def text_table(table: pd.DataFrame, choose: bool = True) -> list[str]:
-    """The lines of ``tidy`` for a terminal: as many columns as fit, at most eight, and the names of those left out."""
+    """The lines of ``tidy`` for a terminal: as many columns as fit, at most eight, and the names of the others."""
     shown = tidy(_first_rows(table))
     names = list(shown)[:_MOST_COLUMNS]
     important = 1 + max(
@@ -218,23 +218,23 @@ def _columns(table: pd.DataFrame, n: int | None) -> Iterator[tuple[str, list[str
             ends = [f"[{a}, {b}]" if a and b else "" for a, b in zip(low, high, strict=True)]
             if base == "ci" and "score" in names:
                 ends = _of_few(table, ends, counts)
-            elif base in names:  # a share, or Ships beside other scores, which have intervals unless there are too few
+            elif base in names:  # a share, or a further score: it has an interval unless there are too few prompts
                 known = table[base].notna().tolist()
                 ends = [end or FEW * has for end, has in zip(ends, known, strict=True)]
-            yield _called(base), ends
+            yield _interval_name(base), ends
         else:
             yield name, _texts(name, table[name].tolist())
 
 
 def _of_few(table: pd.DataFrame, ends: list[str], counts: Sequence[int | None]) -> list[str]:
-    """Intervals as texts, with what is said of too few values and of equal ones; counts are 0 or None for no means."""
+    """Intervals as texts, or a note on too few or equal values; the count of a score that is no mean is 0 or None."""
     equal, known = (table["ci_low"] == table["ci_high"]).tolist(), table["score"].notna().tolist()
     rows = zip(ends, counts, equal, known, strict=True)
     return [end if not n else f"all {n} equal" if same else end or FEW * has for end, n, same, has in rows]
 
 
-def _called(base: str) -> str:
-    """The column of an interval, by the name of its ends without ``_low`` and ``_high``."""
+def _interval_name(base: str) -> str:
+    """The column of an interval, from the name of its ends without ``_low`` and ``_high``."""
     if base in ("ci", "range"):
         return _INTERVAL if base == "ci" else base
     end = "range" if base.endswith("_range") else _INTERVAL
@@ -242,17 +242,17 @@ def _called(base: str) -> str:
 
 
 def _in_order(names: list[str], first: Sequence[str]) -> list[str]:
-    """The columns in the order in which they are shown; ``first`` has both ends of an interval, or one."""
-    wanted = [_called(each[: -len(end[0])]) if (end := re.search("_(low|high)$", each)) else each for each in first]
-    if not wanted:
+    """The columns in the order in which they are shown; ``first`` names an interval by one or both of its ends."""
+    leading = [re.sub("^(.*)_(low|high)$", lambda end: _interval_name(end[1]), name) for name in first]
+    if not leading:
         before = next((names.index(name) for name in (_INTERVAL, "score") if name in names), -1)
         rest = [name for name in names if name not in ("p_family", "note")]
-        wanted = [*rest[: before + 1], "null_phi", "p_family", "note", "range"]
-    return list(dict.fromkeys(name for name in ("head", *wanted, *names) if name in names))
+        leading = [*rest[: before + 1], "null_phi", "p_family", "note", "range"]
+    return list(dict.fromkeys(name for name in ("head", *leading, *names) if name in names))
 
 
 def _headings(names: Sequence[str]) -> list[str]:
-    """What columns are called where they are shown: an interval after its own number, "interval" alone."""
+    """The headings of columns: an interval right after its own number is headed "interval" alone."""
     return [
         name.removeprefix(f"{before} ") if before else name for before, name in zip(("", *names), names, strict=False)
     ]

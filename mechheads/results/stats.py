@@ -27,16 +27,16 @@ from mechheads.results.clusters import (
 )
 
 LEAST_OF_BOUNDED = 6
-"""The fewest clusters for an interval of a share, or of what has only a lower end: three give a share one of 0.9."""
+"""The fewest clusters for an interval of a share (with three, it is 0.9 wide) or of values with only a lower bound."""
 EXACT_UP_TO = 2**13
 """Up to this many sign patterns (13 clusters), all are tried; of more, a sample is drawn."""
 ROUNDING = 2.0**-20
-"""How far rounding in float32 goes, as a share of the numbers that a value is computed from: eight units in the last
-place, because a value is a difference of two metrics, which sum over many."""
+"""The rounding error of float32, as a share of the numbers that a value is computed from: eight units in the last
+place, because a value is a difference of two metrics, which sum over many numbers."""
 _SUMS_AT_ONCE = 2**20
 """The most sums of sign patterns in memory, one for each row and pattern: 8 MB."""
 _SIGNS_AT_ONCE, _PATTERNS_AT_ONCE = 2**19, 1024
-_KEPT_SIGNS = 2**23
+_CACHED_SIGNS = 2**23
 """The most signs in memory for all rows, 8 MB; more are drawn again for each part of the rows."""
 
 
@@ -73,14 +73,14 @@ def clustered_interval(
     >>> low.round(2).tolist(), high.round(2).tolist()
     (-0.38, 4.58)
     """
-    of = Clustered(values, cluster)
-    low, high = of.nothing(), of.nothing()
-    for some in estimates(of, level):
+    clustered = Clustered(values, cluster)
+    low, high = clustered.nans(), clustered.nans()
+    for some in estimates(clustered, level):
         q = some.quantile
         longer = some.skew * (2 * q**2 + 1) / 6
         low[some.rows] = some.mean - some.error * (q + np.maximum(-longer, 0))
         high[some.rows] = some.mean + some.error * (q + np.maximum(longer, 0))
-    return low.reshape(of.shape), high.reshape(of.shape)
+    return low.reshape(clustered.shape), high.reshape(clustered.shape)
 
 
 def cluster_range(
@@ -102,20 +102,20 @@ def cluster_range(
     >>> float(low), float(high)
     (1.5, 5.0)
     """
-    of = Clustered(values, cluster)
-    low, high = of.nothing(), of.nothing()
-    for part in of.parts():
-        totals, counts = of.sums(part)
-        two = ((counts > 0).sum(axis=1) == LEAST_CLUSTERS - 1) & of.finite[part]
+    clustered = Clustered(values, cluster)
+    low, high = clustered.nans(), clustered.nans()
+    for part in clustered.parts():
+        totals, counts = clustered.sums(part)
+        two = ((counts > 0).sum(axis=1) == LEAST_CLUSTERS - 1) & clustered.finite[part]
         means = totals[two] / np.where(counts[two] > 0, counts[two], np.nan)
         low[part[two]] = np.nanmin(means, axis=1, initial=np.inf)
         high[part[two]] = np.nanmax(means, axis=1, initial=-np.inf)
-    return low.reshape(of.shape), high.reshape(of.shape)
+    return low.reshape(clustered.shape), high.reshape(clustered.shape)
 
 
 class Bounds(NamedTuple):
-    """The range in which the values of a score lie; an end is infinite if there is none.
-    ``share``: whether each value is 0 or ``high``, or, if ``low`` is below 0, a difference of two such.
+    """The range in which the values of a score lie; infinite where there is no bound.
+    ``share``: whether each value is 0 or ``high``, or, if ``low`` is below 0, a difference of two such values.
     """
 
     low: float = -inf
@@ -123,21 +123,21 @@ class Bounds(NamedTuple):
     share: bool = False
 
     @classmethod
-    def of(cls, given: Sequence[Any] | None) -> Bounds | None:
-        """Bounds from (low, high) or (low, high, share), with None for an end that is not there; None if neither is."""
-        if given is None:
+    def of(cls, limits: Sequence[Any] | None) -> Bounds | None:
+        """Bounds from (low, high) or (low, high, share), with None for a missing bound; None if both are missing."""
+        if limits is None:
             return None
-        numbers = given if isinstance(given, Sequence) and len(given) in (2, 3) else (0, 0)
+        numbers = limits if isinstance(limits, Sequence) and len(limits) in (2, 3) else (0, 0)
         ends = [end if number is None else float(number) for number, end in zip(numbers, (-inf, inf), strict=False)]
         if not ends[0] < ends[1]:
-            raise ValueError(f"bounds is {given!r}; give the lower and the upper end, such as (0, 1) or (0, None)")
-        bounds = cls(ends[0], ends[1], len(given) == 3 and bool(given[2]))
+            raise ValueError(f"bounds is {limits!r}; give the lower and the upper end, such as (0, 1) or (0, None)")
+        bounds = cls(ends[0], ends[1], len(limits) == 3 and bool(limits[2]))
         if bounds.share and (bounds.low not in (0, -bounds.high) or bounds.high == inf):
-            raise ValueError(f"bounds is {given!r}; a share lies between 0 and 1, a difference between -1 and 1")
+            raise ValueError(f"bounds is {limits!r}; a share lies between 0 and 1, a difference between -1 and 1")
         return None if bounds == cls() else bounds
 
     def packed(self) -> list[Any]:
-        """What ``of`` takes, in a form that JSON can store."""
+        """The bounds as a list that JSON can store and ``of`` reads."""
         return [*(None if end in (-inf, inf) else end for end in self[:2]), self.share]
 
 
@@ -156,12 +156,12 @@ def bounded_interval(
       prompts. If all values are equal, it is the number of clusters.
     - A difference of shares: the interval for paired proportions of Agresti & Min 2005, with the same number and
       quantile. It adds half a prompt to those with 1 and with -1, and one to those with 0.
-    - Only a lower end: on the log scale of the distance from that end, from leaving out each cluster once
-      (jackknife). The upper end is the one of ``clustered_interval`` if it is larger.
-    - Other bounds: ``clustered_interval``, cut off at the bounds. If all values are equal to one end, Wilson's interval
-      of the distance from it, as a share of that between the ends: no values within them vary more than 0 and 1.
+    - Only a lower bound: a jackknife over clusters on the log scale of the distance from the bound. The upper end is
+      the one of ``clustered_interval`` if it is larger.
+    - Other bounds: ``clustered_interval``, cut off at the bounds. If all values are equal to one bound, Wilson's
+      interval of the distance from it, as a share of the range: no values in the range vary more than 0 and 1.
 
-    With fewer than 6 clusters, a share, a difference of shares and what has only a lower end have no interval.
+    With fewer than 6 clusters, a share, a difference of shares and values with only a lower bound have no interval.
 
     Args:
         values, cluster, level: as in ``clustered_interval``.
@@ -214,8 +214,8 @@ def sign_flip_p(
 
     The test assumes symmetry: a cluster's deviation from ``null`` is as likely to be x as -x. Then every pattern of
     signs is as likely as the observed one, and p is the share of patterns whose mean is at least as far from ``null``.
-    For skewed effects, p can be small although their mean is ``null`` (docs/uncertainty.md says how often). With up to
-    13 clusters, all patterns are counted and p is exact. With more, ``n`` random patterns are drawn, and
+    For skewed effects, p can be small although their mean is ``null`` (docs/uncertainty.md reports how often). With up
+    to 13 clusters, all patterns are counted and p is exact. With more, ``n`` random patterns are drawn, and
     p = (1 + number at least as far) / (1 + n), which is never 0.
 
     Args:
@@ -236,11 +236,11 @@ def sign_flip_p(
     0.25
     """
     check_at_least(1, n=n)
-    of = Clustered(values, cluster, null, rounding)
-    signs, p = _Signs(of.n_clusters, n, seed), of.nothing()
-    for flips in _flips(of, signs, of.usable()):
-        p[flips.rows] = signs.share((flips.sums >= flips.seen).sum(axis=1))
-    return p.reshape(of.shape)
+    clustered = Clustered(values, cluster, null, rounding)
+    signs, p = _Signs(clustered.n_clusters, n, seed), clustered.nans()
+    for flips in _flips(clustered, signs, clustered.usable()):
+        p[flips.rows] = signs.share((flips.sums >= flips.observed).sum(axis=1))
+    return p.reshape(clustered.shape)
 
 
 def family_p(
@@ -282,24 +282,24 @@ def family_p(
     [0.03125, 0.9375]
     """
     check_at_least(1, n=n)
-    of = Clustered(values, cluster, null, rounding)
-    signs, p, strength = _Signs(of.n_clusters, n, seed), of.nothing(), of.nothing()
-    for part in of.parts():
-        totals = of.sums(part)[0]
+    clustered = Clustered(values, cluster, null, rounding)
+    signs, p, strength = _Signs(clustered.n_clusters, n, seed), clustered.nans(), clustered.nans()
+    for part in clustered.parts():
+        totals = clustered.sums(part)[0]
         squares = (totals**2).sum(axis=1)
         strength[part] = np.abs(totals.sum(axis=1)) / np.sqrt(np.where(squares > 0, squares, 1))
-    weakest_first = of.usable()
+    weakest_first = clustered.usable()
     weakest_first = weakest_first[np.argsort(strength[weakest_first], kind="stable")]
     largest = np.zeros(signs.patterns)
-    for flips in _flips(of, signs, weakest_first):
+    for flips in _flips(clustered, signs, weakest_first):
         flips.sums /= flips.size
         for of_row in flips.sums:
             largest = np.maximum(largest, of_row, out=of_row)
         largest = largest.copy()
-        p[flips.rows] = signs.share((flips.sums >= flips.seen / flips.size).sum(axis=1))
+        p[flips.rows] = signs.share((flips.sums >= flips.observed / flips.size).sum(axis=1))
     strongest_first = weakest_first[::-1]
     p[strongest_first] = np.maximum.accumulate(p[strongest_first])
-    return p.reshape(of.shape)
+    return p.reshape(clustered.shape)
 
 
 def carried_by(
@@ -321,34 +321,34 @@ def carried_by(
     >>> carried_by(np.array([[0.1, 0.0, 6.0, 0.1], [1.0, 2.0, 1.5, 1.0]])).tolist()
     [2, -1]
     """
-    of = Clustered(values, cluster)
-    first = np.full(len(of.nothing()), -1)
-    for part in of.parts():
-        totals, counts = of.sums(part)
+    clustered = Clustered(values, cluster)
+    first = np.full(len(clustered.finite), -1)
+    for part in clustered.parts():
+        totals, counts = clustered.sums(part)
         total, size = totals.sum(axis=1, keepdims=True), counts.sum(axis=1, keepdims=True)
         rest = np.where((counts > 0) & (counts < size), size - counts, np.nan)
         # the mean without a cluster, as a share of the mean
         left = (total - totals) / rest * size / np.where(total != 0, total, np.nan)
-        usable = ((counts > 0).sum(axis=1) >= LEAST_CLUSTERS) & of.finite[part]
+        usable = ((counts > 0).sum(axis=1) >= LEAST_CLUSTERS) & clustered.finite[part]
         change = np.where(left <= 0.5 + 1e-12, 1 - left, -np.inf)
         at = np.argmax(change, axis=1)
         carries = usable & np.isfinite(change[np.arange(len(part)), at])
-        first[part[carries]] = of.first_prompts[at[carries]]
-    return first.reshape(of.shape)
+        first[part[carries]] = clustered.first_prompts[at[carries]]
+    return first.reshape(clustered.shape)
 
 
 def rounding_of(*numbers: Float[np.ndarray, "... prompt"]) -> float:
-    """How far from 0 rounding in float32 can bring values that are computed from numbers as large as these.
-    What counts is the largest number of each prompt; of these the median, because a single one may be far off.
+    """The rounding error in float32 of values that are computed from numbers as large as these.
+    It is taken from the median over prompts of each prompt's largest number, because a single one may be far off.
     """
-    rows = [each.reshape(-1, each.shape[-1]) for each in numbers if each.size]
-    ends = [end for each in rows for end in (np.fmax.reduce(each), -np.fmin.reduce(each))]
+    rows = [array.reshape(-1, array.shape[-1]) for array in numbers if array.size]
+    ends = [end for array in rows for end in (np.fmax.reduce(array), -np.fmin.reduce(array))]
     largest = np.fmax.reduce(np.abs(ends)) if ends else np.zeros(0)
     return ROUNDING * float(np.median(largest[np.isfinite(largest)])) if np.isfinite(largest).any() else 0.0
 
 
 def q_values(p: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-    """Benjamini-Hochberg q values over all finite p values: of the scores with q <= 0.05, about 5% are false finds.
+    """Benjamini-Hochberg q values over all finite p values: about 5% of the scores with q <= 0.05 are false positives.
 
     Args:
         p: p values of any shape; NaN stays NaN and does not count as a test.
@@ -402,7 +402,7 @@ def cluster_draws(cluster: Sequence[object] | np.ndarray, n: int, seed: int) -> 
 
 
 def top_shares(scores: Float[np.ndarray, "draw layer head"], k: int) -> Float[np.ndarray, "layer head"]:
-    """The share of draws in which each head is among the ``k`` largest, of those in which it has a score; else NaN."""
+    """The share of draws with a score for a head in which it is among the ``k`` largest; NaN if it has no score."""
     flat = scores.reshape(len(scores), -1)
     measured = np.isfinite(flat)
     order = np.argsort(np.where(measured, -flat, np.inf), axis=1, kind="stable")[:, :k]
@@ -414,7 +414,7 @@ def top_shares(scores: Float[np.ndarray, "draw layer head"], k: int) -> Float[np
 
 
 def mean_over_prompts(values: Float[np.ndarray, "*batch prompt"]) -> Float[np.ndarray, "*batch"]:
-    """Mean over the last axis without NaN; NaN without a warning if there is nothing else. Infinite values count."""
+    """Mean over the last axis, ignoring NaN; NaN, without a warning, if all values are NaN. Infinite values count."""
     values = np.asarray(values, dtype=np.float64)
     count = (~np.isnan(values)).sum(axis=-1)
     with np.errstate(invalid="ignore"):
@@ -422,7 +422,7 @@ def mean_over_prompts(values: Float[np.ndarray, "*batch prompt"]) -> Float[np.nd
 
 
 def _of_share(values: np.ndarray, some: Estimates, bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
-    """The interval of a share, or of a difference of shares, in units of a yes."""
+    """The interval of a share, or of a difference of shares, as a fraction of ``bounds.high``."""
     n, clusters, q = some.counts.sum(axis=1), (some.counts > 0).sum(axis=1), some.quantile
     up, down = (np.nansum(np.clip(sign * values, 0, None), axis=1) / n for sign in (1, -1))
     spread = up + down - (up - down) ** 2
@@ -438,7 +438,7 @@ def _of_share(values: np.ndarray, some: Estimates, bounds: Bounds) -> tuple[np.n
 
 
 def _of_end(some: Estimates, bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
-    """The interval of values that are all equal to an end; NaN for other values."""
+    """The interval of values that are all equal to one bound; NaN for other values."""
     mean, clusters = some.mean, (some.counts > 0).sum(axis=1)
     at_end = (some.error == 0) & ((mean == bounds.low) | (mean == bounds.high))
     width = bounds.high - bounds.low
@@ -448,42 +448,42 @@ def _of_end(some: Estimates, bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _of_positive(some: Estimates) -> tuple[np.ndarray, np.ndarray]:
-    """The interval of a mean of positive values, on the log scale; infinite if one cluster has all."""
+    """The interval of a mean of positive values, on the log scale; infinite if one cluster has the whole sum."""
     total, size = some.totals.sum(axis=1, keepdims=True), some.counts.sum(axis=1, keepdims=True)
     has = some.counts > 0
     clusters = has.sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         logs = np.where(has, np.log((total - some.totals) / np.where(has, size - some.counts, 1)), 0)
-        off = np.where(has, logs - logs.sum(axis=1, keepdims=True) / clusters[:, None], 0)
-        error = np.sqrt((clusters - 1) / clusters * (off**2).sum(axis=1))
+        deviations = np.where(has, logs - logs.sum(axis=1, keepdims=True) / clusters[:, None], 0)
+        error = np.sqrt((clusters - 1) / clusters * (deviations**2).sum(axis=1))
         spread = np.exp(some.quantile * error)
         return some.mean / spread, some.mean * spread
 
 
 class _Signs:
-    """Sign patterns as columns, for some clusters at a time, always the same; ``exact`` if all that are possible."""
+    """Sign patterns as columns, for some clusters at a time; ``exact`` if they are all possible patterns."""
 
     def __init__(self, n_clusters: int, n: int, seed: int) -> None:
         self._n_clusters, self._seed, self.exact = n_clusters, seed, 2**n_clusters <= EXACT_UP_TO
         self.patterns = 2**n_clusters if self.exact else n
-        self._kept: np.ndarray | None = None
+        self._cached: np.ndarray | None = None
         if self.exact:
-            self._kept = (np.arange(self.patterns) >> np.arange(n_clusters)[:, None]) & 1
-        elif n_clusters * n <= _KEPT_SIGNS:
-            self._kept = self._drawn(np.random.default_rng(seed), n_clusters)
+            self._cached = (np.arange(self.patterns) >> np.arange(n_clusters)[:, None]) & 1
+        elif n_clusters * n <= _CACHED_SIGNS:
+            self._cached = self._drawn(np.random.default_rng(seed), n_clusters)
 
     def blocks(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """The clusters of each block, and their signs [cluster, pattern]."""
-        # a multiple of four clusters, because one draw makes four signs: then blocks have the signs of the whole
+        """The clusters of each block, and their signs [cluster, pattern], the same in every pass."""
+        # a multiple of four clusters, because one draw makes four signs: so the signs do not depend on the block size
         step = max(4, _SIGNS_AT_ONCE // self.patterns // 4 * 4)
         rng = np.random.default_rng(self._seed)
         for first in range(0, self._n_clusters, step):
             last = min(first + step, self._n_clusters)
-            bits = self._drawn(rng, last - first) if self._kept is None else self._kept[first:last]
+            bits = self._drawn(rng, last - first) if self._cached is None else self._cached[first:last]
             yield slice(first, last), 1.0 - 2.0 * bits
 
     def share(self, count: np.ndarray) -> np.ndarray:
-        """The share of patterns; if they are drawn, the observed one, which is not among them, counts too."""
+        """The share of patterns; if they are drawn, the observed pattern counts in addition."""
         return count / self.patterns if self.exact else (1 + count) / (1 + self.patterns)
 
     def _drawn(self, rng: np.random.Generator, clusters: int) -> np.ndarray:
@@ -492,26 +492,26 @@ class _Signs:
 
 @dataclass
 class _Flips:
-    """What flipping the signs of clusters gives for some rows."""
+    """The sums of some rows when the signs of clusters are flipped."""
 
     rows: np.ndarray  # their indices
     sums: np.ndarray  # the absolute sum of a row under each pattern [row, pattern]
-    seen: np.ndarray  # the observed absolute sum, less what rounding can make of it [row, 1]
+    observed: np.ndarray  # the observed absolute sum minus its rounding error [row, 1]
     size: np.ndarray  # the root of the sum of squares, which no pattern changes; 1 if all are 0 [row, 1]
 
 
-def _flips(of: Clustered, signs: _Signs, rows: np.ndarray) -> Iterator[_Flips]:
+def _flips(clustered: Clustered, signs: _Signs, rows: np.ndarray) -> Iterator[_Flips]:
     """The sums of rows under all patterns of signs, in the order of the rows, for some rows at a time."""
     for part in parts(rows, signs.patterns, _SUMS_AT_ONCE):
         flipped = np.zeros((len(part), signs.patterns))
-        seen, rounding, squares = np.zeros((3, len(part), 1))
-        for clusters, some in signs.blocks():
-            totals = of.sums(part, clusters)[0]
-            seen += totals.sum(axis=1, keepdims=True)
+        observed, rounding, squares = np.zeros((3, len(part), 1))
+        for clusters, block in signs.blocks():
+            totals = clustered.sums(part, clusters)[0]
+            observed += totals.sum(axis=1, keepdims=True)
             rounding += 1e-12 * np.abs(totals).sum(axis=1, keepdims=True)
             squares += (totals**2).sum(axis=1, keepdims=True)
             for start in range(0, signs.patterns, _PATTERNS_AT_ONCE):
                 patterns = slice(start, start + _PATTERNS_AT_ONCE)
-                flipped[:, patterns] += totals @ some[:, patterns]
+                flipped[:, patterns] += totals @ block[:, patterns]
         size = np.sqrt(np.where(squares > 0, squares, 1))
-        yield _Flips(part, np.abs(flipped, out=flipped), np.abs(seen) - rounding, size)
+        yield _Flips(part, np.abs(flipped, out=flipped), np.abs(observed) - rounding, size)

@@ -1,4 +1,4 @@
-"""``TableResult``: a result about sets of heads, a tidy table with provenance, how it is saved, and ``Curves``.
+"""``TableResult``, a result about sets of heads: a tidy table with provenance that can be saved; and ``Curves``.
 
 Fields can be numbers, texts, heads, tables, arrays, ``HeadScores`` and other results. Arrays and the numbers of tables
 become variables of one dataset, named after their fields: ``values``, ``table.score``. Everything else is stored as
@@ -59,7 +59,7 @@ class TableResult(Shown):
     """
 
     KIND: ClassVar[str]
-    """What a file contains; mostly also the analysis, whose papers, unit and figure ``mechheads.results.kinds`` has."""
+    """The kind that files record; usually also the analysis, by its name in ``mechheads.results.kinds``."""
 
     name: str
     unit: str
@@ -242,12 +242,12 @@ class Curves(TableResult):
         kind: the analysis, such as "attack_curve".
         name: what was tested: a metric, a task, a relation, or requests.
         table: a row for each line and size. ``which``: the name of the line; lines of random orders are "random 1" and
-            so on. ``k``: how many heads. ``score`` with ``ci_low`` and ``ci_high``, in ``unit``; and what else the
-            analysis measures there.
+            so on. ``k``: how many heads. ``score`` with ``ci_low`` and ``ci_high``, in ``unit``; and other measures of
+            the analysis.
         order: for each line, its heads in order.
-        values: for each row of the table, one number per prompt or seed, in the unit of what is averaged; NaN where an
-            interrupted run did not come.
-        more: what else the analysis keeps, by name.
+        values: for each row of the table, one number per prompt or seed, in the unit of the number that is averaged;
+            NaN where an interrupted run did not get to.
+        more: further results of the analysis, by name.
         provenance: what is needed to repeat it.
     """
 
@@ -291,5 +291,5 @@ class Curves(TableResult):
 
 
 def is_random(which: object) -> bool:
-    """Whether a line is of a random order, by its name."""
+    """Whether a line, by its name, is one of the random orders."""
     return re.fullmatch(r"random \d+", str(which)) is not None
