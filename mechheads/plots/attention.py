@@ -122,5 +122,5 @@ def _menu(patterns: Mapping[str, np.ndarray], titles: list[str]) -> dict[str, An
 
 
 def _rounded(array: np.ndarray) -> list[list[float | None]]:
-    """Three digits of each number, as a page's script can put them into the heatmap: blank cells are ``None``."""
+    """The numbers rounded to three digits, as plotly's menu takes them; blank cells are ``None``."""
     return [[None if np.isnan(value) else float(f"{value:.3g}") for value in row] for row in _blanked(array)]

@@ -15,11 +15,11 @@ from mechheads.plots.parts import (
     FRAME,
     Panels,
     Theme,
-    chances,
     count_ticks,
     figure_title,
     heat_trace,
     interval,
+    p_texts,
     plain,
     themed,
 )
@@ -51,8 +51,8 @@ def category_map(
     the floor of ``label_heads`` does not count. The legend above has all classes of the paper, also those that no head
     has, and of one model how many heads have each colour: together, all that have scores. Categories that no model was
     tested for are marked. Heads without scores are gaps. The hover text shows the head, its categories, and the best
-    relation of each with its score and what the head reads of a token; it also shows evidence below the floor. Click a
-    name in the legend to hide or show it in every panel.
+    relation of each with its score and reading; it also shows evidence below the floor. Click a name in the legend to
+    hide or show it in every panel.
 
     Args:
         labels: from ``label_heads``, or several results in a mapping from the names of their models.
@@ -121,16 +121,16 @@ def _place_panels(panels: Sequence[HeadScores]) -> Panels:
 
 
 def _entries(palette: Mapping[str, str], tested: set[str], classes: Sequence[np.ndarray]) -> dict[str, str]:
-    """What the legend says of each class that was tested or occurs, and of all the paper's if one was tested."""
-    occurring = [what for part in classes for what in part.ravel().tolist()]
+    """The legend's text for each class that was tested or occurs, and for all the paper's if one of them was tested."""
+    occurring = [group for part in classes for group in part.ravel().tolist()]
     used = {*tested, *occurring, *(_COLOURS if tested & set(_CATEGORIES) else ())}
     number = "" if len(classes) > 1 else " {}"
     return {
-        what: f"{plain(what)} (not tested)"
-        if what in _CATEGORIES and what not in tested
-        else plain(what) + number.format(occurring.count(what))
-        for what in palette
-        if what in used
+        group: f"{plain(group)} (not tested)"
+        if group in _CATEGORIES and group not in tested
+        else plain(group) + number.format(occurring.count(group))
+        for group in palette
+        if group in used
     }
 
 
@@ -138,9 +138,9 @@ def _add_legend(figure: go.Figure, palette: Mapping[str, str], entries: Mapping[
     """One entry per class, which hides or shows the class in every panel."""
     import plotly.graph_objects as go
 
-    for what, name in entries.items():
-        marker = {"symbol": "square", "size": 13, "color": palette[what]}
-        key = {"name": name, "legendgroup": what}
+    for group, name in entries.items():
+        marker = {"symbol": "square", "size": 13, "color": palette[group]}
+        key = {"name": name, "legendgroup": group}
         figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", marker=marker, **key), row=1, col=1)
 
 
@@ -159,18 +159,18 @@ def _add_panel(
     n_layers, n_heads, (width, height) = labels.n_layers, labels.n_heads, size
     side = min(width / n_layers, height / n_heads)
     hover = np.array(_hover(labels)).T
-    for what in dict.fromkeys(classes.ravel().tolist()):
-        if not what:
+    for group in dict.fromkeys(classes.ravel().tolist()):
+        if not group:
             continue
-        here = what == classes.T
-        key = {"name": plain(what), "legendgroup": what, "showlegend": False}
+        here = group == classes.T
+        key = {"name": plain(group), "legendgroup": group, "showlegend": False}
         if marks == "dots":
             heads, layers = np.nonzero(here)
             trace: Any = go.Scatter(
                 x=layers,
                 y=heads,
                 mode="markers",
-                marker={"size": min(14, max(2, 0.75 * side)), "color": palette[what]},
+                marker={"size": min(14, max(2, 0.75 * side)), "color": palette[group]},
                 text=hover[here],
                 hovertemplate="%{text}<extra></extra>",
                 **key,
@@ -184,7 +184,7 @@ def _add_panel(
                 1 if side >= 6 else 0.4,
                 showscale=False,
                 coloraxis=None,
-                colorscale=[[0, palette[what]], [1, palette[what]]],
+                colorscale=[[0, palette[group]], [1, palette[group]]],
                 zmin=0,
                 zmax=1,
                 **key,
@@ -205,9 +205,9 @@ def _check(name: str, labels: HeadScores) -> None:
 def _classes(labels: HeadScores) -> np.ndarray:
     """The class of every head, [layer, head]; an empty string if it has no scores."""
     member, names = labels.dataset["member"].values.astype(bool), labels.dataset["category"].values
-    called = [class_of(names[has].tolist()) for has in member.reshape(-1, len(names))]
+    classes = [class_of(names[has].tolist()) for has in member.reshape(-1, len(names))]
     missing = np.isnan(labels.scores.values).all(-1)
-    return np.where(missing, "", np.array(called, dtype=object).reshape(missing.shape))
+    return np.where(missing, "", np.array(classes, dtype=object).reshape(missing.shape))
 
 
 def class_of(categories: Sequence[str]) -> str:
@@ -227,7 +227,7 @@ def _hover(labels: HeadScores) -> list[list[str]]:
 
     def line(layer: int, head: int, i: int) -> str:
         score, low, high, p_family, q, relation = (array[layer, head, i] for array in data.values())
-        tests = "".join(f", {each}" for each in chances(p_family, q))
+        tests = "".join(f", {each}" for each in p_texts(p_family, q))
         read = f", reading {readings[layer, head, i]}" if readings is not None and readings[layer, head, i] else ""
         return f"{names[i]}: {plain(str(relation))}, φ = {score:.2f}{interval(low, high)}{tests}{read}"
 
@@ -268,7 +268,7 @@ def category_colours(categories: Iterable[str]) -> dict[str, str]:
 
 
 def _further() -> Iterator[str]:
-    """More colours than the default ones, without end; the hues of generated colours are spread by the golden ratio."""
+    """Further colours, without end; the hues of generated colours are spread by the golden ratio."""
     yield from _FURTHER
     for i in count(1):
         yield "#" + "".join(f"{round(255 * part):02x}" for part in hsv_to_rgb(i * 0.618034 % 1, 0.55, 0.8))

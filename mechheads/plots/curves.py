@@ -37,7 +37,7 @@ class _Style:
     done: str  # what happens to the heads of a set
     y: str
     form: str = ".2f"  # of a score in hover texts
-    line: float | None = None  # where a thin line across marks what the intact model does
+    line: float | None = None  # the value of the intact model, marked by a thin line
     is_share: bool = False
 
 
@@ -60,11 +60,11 @@ _RANDOM, _RANDOM_BAND = "#6b6b6b", "rgba(107, 107, 107, 0.22)"
 _BESIDE = {"deflected": ("#5b4a9e", "dash"), "degenerate": ("#8a5a00", "dot")}
 """Columns that are drawn beside the score of the first line, thinner: if degenerate answers rise, the model breaks."""
 _POINTS = ("which", "k", "score", "ci_low", "ci_high")
-"""The columns that every table has; hover texts tell all others too."""
+"""The columns of every table; hover texts also show all others."""
 _TITLES = {"syntax": "Syntax", "common_sense": "Common Sense", "math": "Math"}
 _GAP_ACROSS, _GAP_DOWN, _WIDEST = 24, 28, 1180
 _CROWDED = 1.5
-"""From this factor on between all sizes but the last, which is where the heads end, the axis is logarithmic."""
+"""The axis is logarithmic if every size is this many times the one before; the last, all heads, may be smaller."""
 
 
 @checked
@@ -79,9 +79,9 @@ def curves(
 
     Light bands are intervals. The grey band covers all random orders, around their mean. Thin lines beside attack
     success are the shares of deflected and of degenerate answers with the same heads ablated. The hover text shows the
-    last head of the set, the score with its interval, and what else is known there. Points that an interrupted run did
-    not reach are left out. Sizes that grow by a factor, such as 1, 2, 4 and so on to 64, or 1, 2, 5, 10, 20, 50, stand
-    on a logarithmic axis.
+    last head of the set, the score with its interval, and the other numbers of the point. Points that an interrupted
+    run did not reach are left out. Sizes that grow by a factor, such as 1, 2, 4 and so on to 64, or 1, 2, 5, 10, 20,
+    50, stand on a logarithmic axis.
 
     Args:
         curves: one result of ``cumulative_removal``, ``attack_curve`` or ``role_curve``, or the circuit of an atlas; a
@@ -93,13 +93,13 @@ def curves(
         theme: ``"light"`` or ``"dark"``.
 
     Raises:
-        ValueError: if there is nothing to draw or no figure of it, results are of different analyses, two have the
-            same place, or ``symlog`` is not above 0.
+        ValueError: if there is nothing to draw, a result cannot be drawn, results are of different analyses, two have
+            the same place, or ``symlog`` is not above 0.
 
     >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"], name="capitals")
     >>> gates = mh.fit_gates(model, task, seeds=1, updates=1)
-    >>> found = mh.gating.role_curve(model, task, gates, counts=[0, 3], draws=2)
-    >>> [trace.name for trace in mh.plots.curves(found).data if trace.showlegend]
+    >>> result = mh.gating.role_curve(model, task, gates, counts=[0, 3], draws=2)
+    >>> [trace.name for trace in mh.plots.curves(result).data if trace.showlegend]
     ['random orders, 2 draws', 'facilitation', 'interference', 'irrelevance']
     """
     grid = _grid(curves)
@@ -133,7 +133,7 @@ def curves(
             warp_row(figure, row, symlog)
     if style.is_share and symlog is None:
         figure.update_yaxes(range=[-0.03, 1.03], tickformat=".0%", dtick=0.2)
-    _measure_across(figure, [one for row in grid.values() for one in row.values()])
+    _set_size_axes(figure, [one for row in grid.values() for one in row.values()])
     figure.update_xaxes(title_text=f"number of heads {style.done}", title_standoff=6, row=len(grid))
     beside = 64 + 6.8 * max(map(len, named), default=0)
     figure.update_layout(
@@ -175,8 +175,8 @@ def _grid(curves: Any) -> Grid:
     return grid
 
 
-def _named(curves: Curves, which: str) -> str:
-    """The name of a line in the legend: removal has the heads' own relation, and others as controls."""
+def _line_name(curves: Curves, which: str) -> str:
+    """The name of a line in the legend; for removal, the heads' own relation or a control."""
     if curves.kind != "removal":
         return which
     return curves.name if which == "relation" else f"control: {which}"
@@ -207,19 +207,19 @@ def _sizes(rows: int, columns: int) -> tuple[int, int]:
     return min(widest, max(180, (_WIDEST - (columns - 1) * _GAP_ACROSS) // columns)), 220
 
 
-def _measure_across(figure: go.Figure, shown: Sequence[Curves]) -> None:
-    """Axes of whole numbers, or a logarithmic one if they grow by a factor."""
+def _set_size_axes(figure: go.Figure, shown: Sequence[Curves]) -> None:
+    """Make the horizontal axes linear, with ticks at whole numbers, or logarithmic if the sizes grow by a factor."""
     sizes = np.concatenate([one.table["k"].to_numpy() for one in shown])
     if _grow_by_a_factor(sizes):
-        each, first = np.unique(sizes), sizes[sizes > 0].min()
+        ticks, first = np.unique(sizes), sizes[sizes > 0].min()
         traces: list[Any] = list(figure.select_traces())
         for trace in traces:
             if None not in trace.x:
-                trace.x = _by_doubling(trace.x, first)
-        figure.update_xaxes(tickvals=_by_doubling(each, first), ticktext=[f"{size:g}" for size in each])
+                trace.x = _log2_places(trace.x, first)
+        figure.update_xaxes(tickvals=_log2_places(ticks, first), ticktext=[f"{size:g}" for size in ticks])
     else:
-        ticks: dict[str, Any] = {"dtick": 1} if sizes.max() <= 8 else {"nticks": 7}
-        figure.update_xaxes(**ticks)
+        spacing: dict[str, Any] = {"dtick": 1} if sizes.max() <= 8 else {"nticks": 7}
+        figure.update_xaxes(**spacing)
 
 
 def _grow_by_a_factor(sizes: np.ndarray) -> bool:
@@ -228,8 +228,8 @@ def _grow_by_a_factor(sizes: np.ndarray) -> bool:
     return len(above) > 3 and bool((above[1:-1] / above[:-2] >= _CROWDED).all())
 
 
-def _by_doubling(sizes: Any, first: float) -> np.ndarray:
-    """Places on an axis on which doubling is one step; 0 is a step before the first size."""
+def _log2_places(sizes: Any, first: float) -> np.ndarray:
+    """Places on an axis on which doubling is one step; 0 is one step before the first size."""
     values = np.asarray(sizes, dtype=float)
     return np.log2(np.where(values > 0, values, first / 2))
 
@@ -253,10 +253,10 @@ def _traces(curves: Curves, style: _Style, where: str) -> list[go.Scatter]:
         bands.append(_band(x, draws["low"], draws["high"], _RANDOM_BAND, name))
         drawn.append(_line(x, draws["score"], name, texts, {"color": _RANDOM, "width": 2}))
     for i, (which, rows) in enumerate(lines.items()):
-        n_colours = len(_COLOURS)
-        colour = _ROLES.get(which, _COLOURS[i % n_colours])
-        dash = _DASHES[(i + i // n_colours) % len(_DASHES)]  # no two lines look alike
-        x, name, texts = rows["k"].to_numpy(), plain(_named(curves, which)), _texts(curves, which, rows, style, where)
+        colour = _ROLES.get(which, _COLOURS[i % len(_COLOURS)])
+        dash = _DASHES[(i + i // len(_COLOURS)) % len(_DASHES)]  # no two lines look alike
+        x, name = rows["k"].to_numpy(), plain(_line_name(curves, which))
+        texts = _texts(curves, which, rows, style, where)
         if not i:
             for column in (column for column in _BESIDE if column in rows):
                 beside = dict(zip(("color", "dash"), _BESIDE[column], strict=True)) | {"width": 1.5}
@@ -274,14 +274,14 @@ def _texts(curves: Curves, which: str, rows: Any, style: _Style, where: str) -> 
         last = f", head {order[row['k'] - 1]}" if order and row["k"] else ""
         ends = interval(row["ci_low"], row["ci_high"], style.form)
         texts.append(
-            f"<b>{plain(_named(curves, which))}</b>, {where}<br>k {row['k']}{last}<br>"
+            f"<b>{plain(_line_name(curves, which))}</b>, {where}<br>k {row['k']}{last}<br>"
             f"{style.y} {row['score']:{style.form}}{ends}{_others(row, style.form)}"
         )
     return texts
 
 
 def _others(row: dict[str, Any], form: str, shown: Sequence[str] = ()) -> str:
-    """What else is known of a point, a line for each."""
+    """The other numbers of a point, one line each."""
     others = {name: value for name, value in row.items() if name not in (*_POINTS, *shown)}
     return "".join(
         f"<br>{name.replace('_', ' ')} {format(value, form) if isfinite(value) else ''}"

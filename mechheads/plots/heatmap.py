@@ -17,13 +17,13 @@ from mechheads.plots.parts import (
     SIGNED,
     Panels,
     Theme,
-    chances,
     colour_axis,
     count_ticks,
     figure_of,
     figure_title,
     heat_trace,
     interval,
+    p_texts,
     plain,
     themed,
 )
@@ -128,7 +128,7 @@ def heatmap(
 
 
 def _subtitle(scores: HeadScores) -> str:
-    """The model and how many prompts, pairs or requests there were, as far as they are known."""
+    """The model and the number of prompts, pairs or requests, if they are known."""
     n = n_prompts(scores) or scores.provenance.get("n_prompts", 0)
     known = [str(scores.provenance.get("model", "")), f"{n} {sample_of(scores.kind)}{'s' * (n != 1)}" if n else ""]
     return plain(", ".join(filter(None, known)))
@@ -240,7 +240,7 @@ def hover(scores: HeadScores, label: str) -> list[list[str]]:
         low, high = (np.nan if array is None else float(array[layer, head]) for array in ranges)
         if isfinite(low) and isfinite(high):
             lines.append(f"range of 2 clusters {low:.4g} to {high:.4g}")
-        return "<br>".join([*lines, *chances(p_family, q)])
+        return "<br>".join([*lines, *p_texts(p_family, q)])
 
     return [[one(layer, head) for head in range(scores.n_heads)] for layer in range(scores.n_layers)]
 
@@ -308,10 +308,10 @@ def pair_map(
     title: str | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
-    """Heatmap of how the parts of a query meet the parts of the keys.
+    """Heatmap of how much each part of the query, together with each part of the keys, adds to an attention score.
 
-    Parts of the query go down, parts of the keys across, each side with the largest means first and what is
-    left over last. Colours are centred at 0 with equal ends, red for positive and blue for negative. The hover text
+    Parts of the query go down, parts of the keys across, each side with the largest means first and the sum of the
+    other parts last. Colours are centred at 0 with equal ends, red for positive and blue for negative. The hover text
     shows the value and the interval.
 
     Args:
@@ -386,7 +386,7 @@ def _matrix(
 
 
 def _dot_trace(x: np.ndarray, y: np.ndarray, size: int, name: str, in_legend: bool) -> go.Scatter:
-    """Dots in cells, and what the legend says of them."""
+    """Dots in cells, and their name in the legend."""
     import plotly.graph_objects as go
 
     return go.Scatter(
@@ -404,7 +404,7 @@ def _strongest(scores: HeadScores) -> tuple[np.ndarray, int]:
     """The senders to draw, as flat indices, the strongest first, and the number of senders that were measured."""
     effects = np.abs(scores.scores.values).reshape(scores.n_layers * scores.n_heads, -1)
     strength = np.nan_to_num(effects, nan=-1.0).max(1)
-    measured, at_work = int((strength >= 0).sum()), int((strength > 0).sum())
+    measured, active = int((strength >= 0).sum()), int((strength > 0).sum())
     if not measured:
         raise ValueError(f"the scores ({scores.name!r}) have no sender that was measured: all are NaN")
-    return np.argsort(-strength, kind="stable")[: max(1, min(_SENDERS, at_work))], measured
+    return np.argsort(-strength, kind="stable")[: max(1, min(_SENDERS, active))], measured

@@ -1,4 +1,4 @@
-"""What figures share: panels, axes, texts, colours, themes, and files (PDF, SVG, PNG, HTML).
+"""Shared parts of figures: panels, axes, texts, colours, themes, and files (PDF, SVG, PNG, HTML).
 
 No figure has plotly's button that uploads its data.
 """
@@ -144,8 +144,8 @@ def interval(low: float, high: float, form: str = ".2f") -> str:
     return f" [{low:{form}}, {high:{form}}]" if isfinite(low) and isfinite(high) else ""
 
 
-def chances(p_family: float, q: float) -> list[str]:
-    """What the tests of a head gave, a text for each that was made."""
+def p_texts(p_family: float, q: float) -> list[str]:
+    """The family p and the q value of a head as texts, if they were computed."""
     return [f"{name} = {value:.3g}" for name, value in (("family p", p_family), ("q", q)) if isfinite(value)]
 
 
@@ -247,7 +247,7 @@ def _template(theme: Theme) -> str:
 
 
 def _darkened(part: Any, name: str = "") -> Any:
-    """What has to change of a part of a figure; only what its name says is a colour: a token may be "white"."""
+    """The dark colours for a part of a figure; only values with the name of a colour change: a token may be "white"."""
     if isinstance(part, dict):
         parts = {key: _darkened(value, key) for key, value in part.items()}
         return {key: value for key, value in parts.items() if value is not None and value != {}}

@@ -110,8 +110,8 @@ def safety_grid(
             are of another kind.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
-    >>> found = mh.safety.compare_ablations(model, requests, k=1, heads=["L0H0", "L23H4"])
-    >>> [trace.name for trace in mh.plots.safety_grid({"three requests": found}).data if trace.showlegend]
+    >>> scores = mh.safety.compare_ablations(model, requests, k=1, heads=["L0H0", "L23H4"])
+    >>> [trace.name for trace in mh.plots.safety_grid({"three requests": scores}).data if trace.showlegend]
     ['Undifferentiated Attention', 'Scaling Contribution']
     """
     _check_panels(panels)
@@ -137,7 +137,7 @@ def safety_grid(
 
 
 def heads_title(scores: Sequence[HeadScores]) -> str:
-    """The scores by which the heads are the first."""
+    """A title that names the scores by which the heads were ranked."""
     ranked = dict.fromkeys(kind_of(one.provenance.get("score", "ships")).label for one in scores)
     return f"Heads with the largest {' or '.join(ranked)}"
 
