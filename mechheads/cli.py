@@ -33,7 +33,7 @@ main = typer.Typer(
 
 
 class Command(TyperCommand):
-    """A command that tells in one sentence what is wrong with what was given, with files or with memory."""
+    """A command that reports a wrong argument, a problem with a file or a lack of memory in one sentence."""
 
     def get_short_help_str(self, limit: int = 0) -> str:
         return super().get_short_help_str(limit=200)
@@ -46,26 +46,26 @@ class Command(TyperCommand):
             raise typer.Exit(130) from stop
         except Exception as error:
             kinds = (ValueError, OSError, ImportError, MemoryError, sqlite3.Error)
-            is_told = isinstance(error, kinds) or type(error).__name__ == "OutOfMemoryError"
-            if not is_told or getattr(error, "errno", None) == errno.EPIPE:
+            is_reported = isinstance(error, kinds) or type(error).__name__ == "OutOfMemoryError"
+            if not is_reported or getattr(error, "errno", None) == errno.EPIPE:
                 raise
             typer.echo(f"Error: {' '.join(str(error).split()) or type(error).__name__}", err=True)
             raise typer.Exit(1) from error
 
 
-def _split(given: list[str] | None) -> list[str] | None:
-    """Values with commas between them; the name of a file may have commas."""
-    if not given:
+def _split(values: list[str] | None) -> list[str] | None:
+    """Values separated by commas; the name of a file may have commas."""
+    if not values:
         return None
-    parts = [[one] if Path(one).exists() else one.split(",") for one in given]
-    found = [part.strip() for of_one in parts for part in of_one if part.strip()]
-    if not found:
+    parts = [[one] if Path(one).exists() else one.split(",") for one in values]
+    names = [part.strip() for of_one in parts for part in of_one if part.strip()]
+    if not names:
         raise typer.BadParameter("it names nothing")
-    return found
+    return names
 
 
 def _several(help: str) -> Any:
-    """An option that takes several values: with commas between them, or given several times, or both."""
+    """An option for several values, separated by commas or by repeating the option."""
     return typer.Option(help=f"{help} Several: with commas, or the option again.", metavar="A,B,...", callback=_split)
 
 
@@ -73,9 +73,9 @@ def _file(help: str) -> Any:
     return typer.Option(exists=True, dir_okay=False, help=help)
 
 
-def _workers(asked: str) -> int | str | None:
-    """What ``--workers`` asks for; None for 1, which is this process."""
-    return None if asked == "1" else int(asked) if asked.isdecimal() else asked
+def _workers(value: str) -> int | str | None:
+    """The value of ``--workers``: a number, an address, or None for 1, which is this process."""
+    return None if value == "1" else int(value) if value.isdecimal() else value
 
 
 _TASKS = "syntax, common_sense, math, aba_abb, a relation, or a file with the columns prompt and target."
@@ -95,8 +95,8 @@ Workers = Annotated[
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn.")]
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(__version__)
         raise typer.Exit
 
@@ -148,56 +148,56 @@ def atlas(
 
     After Ctrl-C, the same command continues. --pairs, --relations, --requests and --texts ask what you want.
     """
-    given = {"pairs": pairs, "relations": relations, "requests": requests, "texts": texts}
+    inputs = {"pairs": pairs, "relations": relations, "requests": requests, "texts": texts}
     start = time.perf_counter()
     with settings(device=device, workers=workers, seed=seed):
-        found, files = _build(out, model, given | {"only": only, "quick": quick})
-    for note in found.notes:
+        result, files = _build(out, model, inputs | {"only": only, "quick": quick})
+    for note in result.notes:
         typer.echo(note)
-    _end(start, files, found.interrupted)
+    _end(start, files, result.interrupted)
 
 
-def _build(out: Path, model: str | None, given: dict[str, Any]) -> tuple[Atlas, list[Path]]:
-    """Build an atlas of a model in a folder, or go on with the one that is there, and print what it found."""
+def _build(out: Path, model: str | None, inputs: dict[str, Any]) -> tuple[Atlas, list[Path]]:
+    """Build an atlas of a model in a folder, or continue the one that is there, and print its answers."""
     from mechheads.explorer.page import write_page
     from mechheads.ledger.ledger import Ledger
     from mechheads.model.load import load
     from mechheads.studies import build
     from mechheads.studies.atlas import ATLAS_FILES, Atlas
-    from mechheads.studies.questions import Questions, chosen
+    from mechheads.studies.questions import Questions, selected_parts
     from mechheads.studies.study import check_folder, claim_folder, remove_files
 
-    told, files = dict[str, str](), list[Path]()
+    printed, files = dict[str, str](), list[Path]()
 
     def grow(atlas: Atlas) -> None:
-        """Print the tables that have changed, and save what there is with its page, so that a kill loses little."""
+        """Print the tables that have changed, and save the atlas so far with its page, so that a kill loses little."""
         for question in atlas.questions():
-            if (text := str(question)) != told.get(question.key):
+            if (text := str(question)) != printed.get(question.key):
                 typer.echo(f"{text}\n")
-                told[question.key] = text
+                printed[question.key] = text
         files[:] = [*atlas.save(out), write_page(atlas, out / PAGE)]
 
     names, ledger = (*ATLAS_FILES, PAGE, LEDGER), out / LEDGER
-    chosen(given["only"])
+    selected_parts(inputs["only"])
     out.mkdir(parents=True, exist_ok=True)
     with folder_locked(out):
         check_folder(out, None, names)
         loaded = load(model)
-        claim_folder(out, Questions.of(loaded, **given).study, names)
+        claim_folder(out, Questions.of(loaded, **inputs).study, names)
         if ledger.exists():
             Ledger.check(ledger)
         before = Atlas.load(out) if (out / "atlas.json").is_file() else None
         with settings(store=ledger):
-            found = build.build_atlas(loaded, **given, resume=before, after_each=grow)
-        if not found.results and not found.tables:
-            if found.interrupted:
+            result = build.build_atlas(loaded, **inputs, resume=before, after_each=grow)
+        if not result.results and not result.tables:
+            if result.interrupted:
                 raise KeyboardInterrupt
-            raise ValueError("; ".join(["there is no result", *found.notes]))
-        if found.interrupted or not files:  # otherwise the last part has saved everything
-            grow(found)
-        if not found.interrupted:
+            raise ValueError("; ".join(["there is no result", *result.notes]))
+        if result.interrupted or not files:  # otherwise the last part has saved everything
+            grow(result)
+        if not result.interrupted:
             remove_files(out, [LEDGER])
-    return found, files
+    return result, files
 
 
 @main.command(cls=Command, epilog="Example: mechheads figure roles --model gpt2,distilgpt2 --data syntax,math --quick")
@@ -237,20 +237,20 @@ def figure(
     from mechheads.messages.arguments import check_known
     from mechheads.studies.figures import FIGURES, names, recipe_figure
 
-    start, given = time.perf_counter(), {"out": out or Path(f"{name}-figure"), "quick": quick}
+    start, options = time.perf_counter(), {"out": out or Path(f"{name}-figure"), "quick": quick}
     check_known("name", name, (*FIGURES, *names("recipes")))
     with settings(device=device, workers=workers, seed=seed):
         if name in FIGURES:
             draw, argument = FIGURES[name]
-            made = draw(model, **given, **({} if data is None else {argument: data}))
+            made = draw(model, **options, **({} if data is None else {argument: data}))
         else:
-            made = recipe_figure(name, model, data=data, **given)
+            made = recipe_figure(name, model, data=data, **options)
     typer.echo(str(made))
     _end(start, made.files, made.interrupted, made.left_out)
 
 
 def _end(start: float, files: Sequence[Path], interrupted: bool, left_out: Sequence[str] = ()) -> None:
-    """Print the paths of the files, and end with a code that says whether the results are whole."""
+    """Print the paths of the files, and exit with a code unless the results are complete."""
     page = next(file for file in files if file.suffix == ".html")
     typer.echo("Files      " + ", ".join(map(str, files)))
     seconds = f"{time.perf_counter() - start:.0f} s"

@@ -23,8 +23,8 @@ from mechheads.studies.head_patterns import HeadPatterns, joined
 
 MAX_TOKENS = 2000
 """The longest prompt whose patterns are shown."""
-KEPT = 8
-"""Keys of each query that a view of a run shows, besides the first token."""
+N_KEYS = 8
+"""How many keys of each query a view of a run shows, besides the first token."""
 _KNOWN = (Atlas, HeadScores, TableResult, HeadCache, Model)
 _PLACES: dict[type, str] = {
     HeadLabels: "labels",
@@ -202,7 +202,7 @@ def _ablation(safety: SafetyHeads) -> str:
 def patterns_of(attention: Attention, name: str = "") -> HeadPatterns:
     """The patterns of a run, as far as a page shows them; the names of its prompts begin with ``name``."""
     check_length(attention)
-    return HeadPatterns.of([attention], [f"{name}prompt {i}" for i in range(len(attention.strings))], kept=KEPT)
+    return HeadPatterns.of([attention], [f"{name}prompt {i}" for i in range(len(attention.strings))], n_keys=N_KEYS)
 
 
 def check_length(attention: Attention) -> None:

@@ -1,4 +1,4 @@
-"""What an atlas found, by question: a table of heads for each, of those whose effect is large enough to name.
+"""The answers of an atlas: for each question, a table of the heads whose effect is large enough to name.
 
 Every score is evidence about one question: pairs, requests, a task, ordinary text, the weights, or scores of your own.
 Two scores are about the same one if their prompts are the same, or are made from the same relation. A row is a head
@@ -44,7 +44,7 @@ Kind = Literal["own", "pairs", "requests", "text", "weights"]
 LEAST_OF_LOGITS = 0.05
 """The smallest effect worth naming of a part of the logits, as a share of the whole."""
 FEW = 10
-"""How many rows there are of a measure without intervals, or without a smallest effect."""
+"""The number of rows for a measure without intervals, or without a smallest effect."""
 _TITLES = {ASKED["pairs"]: "naming the capital"}
 _USUAL = {"pairs": "the answer", "requests": "the requests"}
 """What prompts are about if nothing else is known."""
@@ -68,7 +68,7 @@ class Row:
     high: float
     null: float  # of a head that does nothing, or of chance
     p: float  # in the family of all heads
-    n: int  # of how many prompts, pairs, requests or windows it is a mean; 0 if it is none
+    n: int  # how many prompts, pairs, requests or windows it is a mean over; 0 if it is not a mean
     unit: str
     rank: int  # 1 for the head furthest from the null; equal heads share a rank
     of: int
@@ -129,7 +129,7 @@ class Measure:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """A question that an atlas has asked the model, and what it found, from ``Atlas.questions``.
+    """A question about a model with an atlas' answers to it, from ``Atlas.questions``.
 
     Attributes:
         key: its name in the data of the page.
@@ -169,13 +169,13 @@ class Question:
         Both lie beyond their smallest effect, in opposite directions; or one does, and the interval of the other lies
         within its smallest effect. The larger the first effect, the earlier.
         """
-        found = []
+        differing = []
         for one, other in combinations(self.measures if self.kind in ("own", "pairs", "requests") else (), 2):
             (above, below, within), (up, down, inside) = one.sides(), other.sides()
             opposed = (above & down) | (below & up) | ((above | below) & inside) | (within & (up | down))
             pairs = [(one.row(at), other.row(at)) for at in np.flatnonzero(opposed).tolist()]
-            found += sorted(pairs, key=lambda rows: min(row.rank for row in rows))
-        return found
+            differing += sorted(pairs, key=lambda rows: min(row.rank for row in rows))
+        return differing
 
     def top(self, k: int) -> Rows:
         """The ``k`` heads furthest from the null by each measure, however small."""
@@ -205,7 +205,7 @@ def _table(rows: list[Row]) -> Rows:
 
 
 def question_of(atlas: Any) -> dict[str, str]:
-    """The key of the question that each view of an atlas is about, by its column."""
+    """The key of the question that each view of an atlas is about, by the view's column."""
     own, views = atlas.own_views, atlas.views
     keys = {name: _key(name) for name in views if name not in own}
     prompts: dict[str, set[str]] = {}
@@ -219,8 +219,8 @@ def question_of(atlas: Any) -> dict[str, str]:
 
 
 def questions(atlas: Any, at_least: float | None = None) -> list[Question]:
-    """What an atlas has asked, in the order of the page: your own scores first."""
-    keys, asked, views, own = question_of(atlas), _USUAL | atlas.asked, atlas.views, atlas.own_views
+    """The questions of an atlas, in the order of the page: your own scores first."""
+    keys, views, own = question_of(atlas), atlas.views, atlas.own_views
     measures: dict[str, list[Measure]] = {}
     weights = [] if atlas.labels is None else list(_of_relations(atlas.labels, atlas.relations, at_least))
     of_one_relation = {f"phi_{measure.label.removeprefix(_PHI_OF)}": measure for measure in weights}
@@ -228,21 +228,21 @@ def questions(atlas: Any, at_least: float | None = None) -> list[Question]:
         if name != "phi":
             label = shortened(own[name].label) if name in own else label_of(views[name])
             measure = of_one_relation.get(name) if name not in own else None
-            found = _measure(views[name], name, label, at_least) if measure is None else measure
-            measures.setdefault(keys[name], []).append(replace(found, column=name, label=label))
+            measure = measure or _measure(views[name], name, label, at_least)
+            measures.setdefault(keys[name], []).append(replace(measure, column=name, label=label))
     if atlas.profile is not None:
         measures["text"] = list(_on_text(atlas.profile))
     if weights:
         measures["weights"] = weights
     tables: dict[str, dict[str, pd.DataFrame]] = {}
     if atlas.circuit is not None:
-        kept = [name for name in ("k", "score", "ci_low", "ci_high") if name in atlas.circuit.table]
-        curve = pd.DataFrame(atlas.circuit.table[kept])
+        columns = [name for name in ("k", "score", "ci_low", "ci_high") if name in atlas.circuit.table]
+        curve = pd.DataFrame(atlas.circuit.table[columns])
         tables["pairs"] = {"Faithfulness of the first k heads by patching": curve}
     if (refused := _refused(atlas)) is not None:
         tables["requests"] = {"Requests refused": pd.DataFrame([refused])}
     names = {own_file(view.of[0]): view.of[0] for view in own.values()}
-    titles = {"text": "ordinary text", "weights": "the weights alone", **asked, **names}
+    titles = {"text": "ordinary text", "weights": "the weights alone", **_USUAL, **atlas.asked, **names}
     order = [*names, "pairs", "requests", "text", "weights"]
     return [
         _question(atlas, key, titles[key], measures.get(key, []), tables.get(key, {}), keys)
@@ -252,7 +252,7 @@ def questions(atlas: Any, at_least: float | None = None) -> list[Question]:
 
 
 def card_rows(questions: list[Question], at: int) -> Iterator[tuple[Question, Row]]:
-    """What was measured of one head, by its place among all; of the relations those furthest above their null."""
+    """The rows of one head, by its place among all; of the relations, only those furthest above their null."""
     for question in questions:
         rows = [row for row in (measure.row(at) for measure in question.measures) if isfinite(row.value)]
         if question.kind == "weights":
@@ -263,8 +263,8 @@ def card_rows(questions: list[Question], at: int) -> Iterator[tuple[Question, Ro
 
 def _refused(atlas: Any) -> dict[str, int] | None:
     """How many requests the model refuses, of those that were answered and judged; None if none was."""
-    found = next((counts for each in atlas.safety.values() if (counts := each.provenance.get("refused"))), None)
-    return None if found is None else {"refused": found["n"], "of": found["of"]}
+    counts = next((each for scores in atlas.safety.values() if (each := scores.provenance.get("refused"))), None)
+    return None if counts is None else {"refused": counts["n"], "of": counts["of"]}
 
 
 def _question(
@@ -300,7 +300,7 @@ def _question(
 
 
 def _measure(scores: HeadScores, column: str, label: str, at_least: float | None) -> Measure:
-    """What scores without further dimensions say of every head."""
+    """The measure of scores without further dimensions."""
     table = scores.to_dataframe()
     null = null_of(scores)
     table = table.assign(null=np.nan if null is None else null, carried=carrying_prompts(scores).ravel() >= 0)
@@ -314,7 +314,7 @@ def _measure(scores: HeadScores, column: str, label: str, at_least: float | None
 
 
 def _least(scores: HeadScores) -> float | None:
-    """The smallest effect worth naming; None if nothing says how small that is."""
+    """The smallest effect worth naming; None if the unit has none."""
     if "total" in scores.dataset and scores.unit == "logits":
         whole = abs(float(scores.dataset["total"].values.mean()))
         return LEAST_OF_LOGITS * whole if isfinite(whole) else None
@@ -324,7 +324,7 @@ def _least(scores: HeadScores) -> float | None:
 def _beyond(
     table: pd.DataFrame, null: float | Float[np.ndarray, " head"], least: float | None
 ) -> Bool[np.ndarray, " head"] | None:
-    """Whose interval lies beyond the smallest effect; None if there is none, or no interval."""
+    """Which heads' intervals lie beyond the smallest effect; None if there is no smallest effect or no interval."""
     low, high = table["ci_low"].to_numpy() - null, table["ci_high"].to_numpy() - null
     if least is None or not np.isfinite(low).any():
         return None
@@ -332,7 +332,7 @@ def _beyond(
 
 
 def _on_text(profile: HeadProfile) -> Iterator[Measure]:
-    """The share of attention of each behaviour, of the heads that have its name."""
+    """A measure for each behaviour: its share of attention, and which heads have its name."""
     data = profile.dataset
     for at, behaviour in enumerate(PROFILED):
         part = profile.select(behaviour=behaviour)
@@ -364,7 +364,7 @@ def _of_relations(labels: HeadLabels, relations: HeadScores | None, at_least: fl
 
 
 def counted(scores: HeadScores) -> str:
-    """How many prompts the scores are means of."""
+    """How many prompts, and in how many clusters, the scores are means over; empty if they are not means."""
     clusters = n_clusters(scores)
     if clusters is None:
         return ""
@@ -377,7 +377,7 @@ def _count(n: int, one: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text of somebody else for a heading: on one line, without control characters, and not too long."""
+    """A user's text for a heading: on one line, without control characters, and not too long."""
     shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in re.sub(r"\s+", " ", text).strip())
     return shortened(shown)
 
@@ -389,14 +389,14 @@ def _key(column: str) -> str:
 
 
 def _prompts(scores: HeadScores) -> set[str]:
-    """The prompts that scores are about, by their provenance."""
+    """The fingerprints of the prompts of scores, from their provenance."""
     return set(str(scores.provenance.get("prompts", "")).split("+")) - {""}
 
 
 _MOST_LABELS = 12
 """Scores with further dimensions have a view for each label if there are no more than this."""
 FURTHEST = "furthest"
-"""The entry of the provenance that says over which dimensions the label furthest from 0 was taken."""
+"""The entry of the provenance that lists the dimensions in which the label furthest from 0 was taken."""
 _LONGEST = 48
 _ENDINGS = ("_ci_low", "_ci_high", "_range_low", "_range_high", "_p_family", "_q")
 _TAKEN = {"layer", "head", "names", "categories", "best_relation", "p", "q", "and", "or", "not", "unclassified"}
@@ -418,19 +418,19 @@ def own_views(own: Mapping[str, HeadScores], taken: Collection[str] = ()) -> dic
     views: dict[str, OwnView] = {}
     for name, scores in own.items():
         parts = _parts(scores)
-        for said, part in parts:
-            label = f"{name}, {said}" if said else name
+        for description, part in parts:
+            label = f"{name}, {description}" if description else name
             views[_unused(own_column(label), {*views, *taken})] = OwnView(label, part, (name, len(parts)))
     return views
 
 
 def own_file(name: str) -> str:
-    """The file of scores of your own in an atlas, without ``.nc``: what else is in the atlas does not change it."""
+    """The name of the file, without ``.nc``, for scores of your own in an atlas; it depends on their name alone."""
     return f"own_{short_hash(name)}"
 
 
 def own_column(name: str) -> str:
-    """The column of the table for scores of your own: their name, with what a condition could not hold replaced."""
+    """The table's column for scores of your own: their name, without characters that a search line cannot read."""
     column = re.sub(r"\W+", "_", name)[:_LONGEST].strip("_") or "own"
     is_no_name = not column[0].isalpha() or re.fullmatch(r"[LH]\d+(H\d+)?", column, re.IGNORECASE)
     begins_as_ours = column.lower().startswith(("ships_", "generalized_"))
@@ -439,45 +439,44 @@ def own_column(name: str) -> str:
 
 
 def _unused(column: str, names: Collection[str]) -> str:
-    """The column, with a number if there is one of this name."""
+    """The column, with a number if the name is taken."""
     taken = _TAKEN | {name.lower() for name in names}
     numbered = (column if number == 1 else f"{column}_{number}" for number in range(1, len(taken) + 2))
     return next(each for each in numbered if each.lower() not in taken)
 
 
 _PARTS: WeakKeyDictionary[HeadScores, list[tuple[str, HeadScores]]] = WeakKeyDictionary()
-"""Parts that were made already: a page asks for them many times."""
+"""The parts of scores, cached because a page needs them many times."""
 
 
 def _parts(scores: HeadScores) -> list[tuple[str, HeadScores]]:
-    """The parts of scores without further dimensions, each with what it is a part of; "" for the whole."""
+    """Scores split into parts without further dimensions, each with a description; "" for scores without any."""
     if not scores.extra_dims:
         return [("", scores)]
     if scores not in _PARTS:
         parts = list(_selected(scores))
-        measured = [(said, part) for said, part in parts if np.isfinite(part.scores.values).any()]
+        measured = [(description, part) for description, part in parts if np.isfinite(part.scores.values).any()]
         _PARTS[scores] = measured or parts[:1]
     return _PARTS[scores]
 
 
 def _selected(scores: HeadScores) -> Iterator[tuple[str, HeadScores]]:
     """A part for each label, or for the label furthest from 0 if there are many."""
-    said = []
+    reduced = []
     while np.prod([scores.dataset.sizes[dim] for dim in scores.extra_dims], initial=1) > _MOST_LABELS:
         longest = max(scores.extra_dims, key=lambda dim: scores.dataset.sizes[dim])
-        said.append(f"{longest} furthest from 0")
+        reduced.append(f"{longest} furthest from 0")
         scores = _furthest(scores, longest)
     labels = [scores.dataset[dim].values.tolist() for dim in scores.extra_dims]
     for chosen in product(*labels):
         selected = dict(zip(scores.extra_dims, chosen, strict=True))
         part = scores.select(**selected) if selected else scores
-        yield ", ".join([*(f"{dim} {label}" for dim, label in selected.items()), *said]), part
+        yield ", ".join([*(f"{dim} {label}" for dim, label in selected.items()), *reduced]), part
 
 
 def _furthest(scores: HeadScores, dim: str) -> HeadScores:
     """The scores of each head at the label of a dimension where it is furthest from 0."""
-    kept = [name for name in (*STATISTICS, *RANGE, "values", "cluster") if name in scores.dataset]
-    dataset = scores.dataset[kept]
+    dataset = scores.dataset[[name for name in (*STATISTICS, *RANGE, "values", "cluster") if name in scores.dataset]]
     at = abs(dataset["score"]).fillna(-1).argmax(dim)
     chosen = dataset.isel({dim: at}).drop_vars(dim)
     order = [each for each in dataset["score"].dims if each != dim]

@@ -1,4 +1,4 @@
-"""``Atlas``: what every analysis says about every head of one model, in one table."""
+"""``Atlas``: the results of several analyses for every head of one model, in one table."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _COLUMNS = {
 }
 """The variables of a view, and the names of their columns in the table; q and family p only if there are some."""
 _EFFECTS = ("patching", "direct", "attribution")
-"""What a card calls the effects of the study."""
+"""The names of the study's effects, which columns of your own scores cannot have."""
 _OPEN = "mh.explore(atlas) shows every head, mh.head_card(atlas, 'L0H0') one"
 _METADATA = "atlas.json"
 _TEXTS = ("model", "asked", "pairs", "requests", "seconds", "notes", "interrupted", "study", "done")
@@ -76,9 +76,9 @@ class Atlas(Stages):
         patterns: what each head attends to in the prompts of the patching and in one longer text.
         own: scores of your own, by the name that the table and the page give them.
         asked: what ``pairs`` and ``requests`` ask, in a few words for titles; only of those that were measured.
-        pairs: the prompts of the patching: clean, corrupted, answer, wrong; the last two are empty if not given.
+        pairs: the prompts of the patching: clean, corrupted, answer, wrong; the last two are empty without answers.
         requests: the requests of the safety heads.
-        shape: the numbers of layers and of heads in a layer, if no result here says so.
+        shape: the numbers of layers and of heads in a layer, used if no result has them.
         seconds: time that each stage took.
         notes: what was left out, and why.
         interrupted: whether Ctrl-C ended the work. Heads that were not reached are NaN.
@@ -233,7 +233,7 @@ class Atlas(Stages):
 
     @property
     def tables(self) -> dict[str, TableResult]:
-        """The results that are no scores, by the name of their file without ``.nc``."""
+        """The results that are not scores, by the name of their file without ``.nc``."""
         tables: dict[str, TableResult | None] = {
             "examples": self.examples,
             "patterns": self.patterns,
@@ -268,7 +268,7 @@ class Atlas(Stages):
         return f"<p>{escape(repr(self))}</p>{shown}"
 
     def questions(self, at_least: float | None = None) -> list[Question]:
-        """What was asked and found: each question with a table of the heads whose effect is large enough to name.
+        """The questions of the atlas, each with a table of the heads whose effect is large enough to name.
 
         Two scores are about one question if their prompts are the same, or are made from the same relation. A head is
         named if its interval lies beyond the smallest effect worth naming: 5% restored, 0.1 nats, phi 0.1 above its
@@ -281,14 +281,14 @@ class Atlas(Stages):
         return questions(self, at_least)
 
     def _rest(self) -> list[str]:
-        """What was not measured."""
+        """Lines about an interruption and the analyses that were not run."""
         absent = [name for name, part in self._analyses.items() if not part]
         lines = ["The work was interrupted."] if self.interrupted else []
         return [*lines, f"Not measured: {', '.join(absent)}."] if absent else lines
 
     @property
     def _analyses(self) -> dict[str, Any]:
-        """The results of each analysis that an atlas can have, by what it is called in a sentence."""
+        """The result of each analysis that an atlas can have, by its name in a sentence."""
         return {
             "attention on text": self.profile,
             "categories": self.labels,
@@ -346,18 +346,18 @@ def _phi(labels: HeadLabels) -> HeadScores:
     """Phi of each head's best relation."""
     best, data = _best(labels), labels.dataset
     ends = best["ci_low"].values, best["ci_high"].values
-    some = {name: (("layer", "head"), data[name].values.any(-1)) for name in ("member", "below_floor")}
+    flags = {name: (("layer", "head"), data[name].values.any(-1)) for name in ("member", "below_floor")}
     metadata: dict[str, Any] = {"unit": labels.unit, "kind": labels.kind, "provenance": labels.provenance}
-    found = HeadScores.from_scores(best["score"].values, name="phi of the best relation", interval=ends, **metadata)
-    return found.assign(**some)
+    phi = HeadScores.from_scores(best["score"].values, name="phi of the best relation", interval=ends, **metadata)
+    return phi.assign(**flags)
 
 
 def _phi_of(labels: HeadLabels, relation: str) -> HeadScores:
     """Phi of one relation."""
     data = labels.dataset.sel(relation=relation)
     ends = data["phi_low"].values, data["phi_high"].values
-    some = {"member": data["is_evidence"].values, "below_floor": data["is_below_floor"].values}
+    flags = {"member": data["is_evidence"].values, "below_floor": data["is_below_floor"].values}
     metadata: dict[str, Any] = {"unit": labels.unit, "kind": labels.kind, "provenance": labels.provenance}
-    found = HeadScores.from_scores(data["phi"].values, name=f"phi of {relation}", interval=ends, **metadata)
-    found = found.assign(**{name: (("layer", "head"), values) for name, values in some.items()})
-    return found.with_provenance(selected={"relation": relation})
+    phi = HeadScores.from_scores(data["phi"].values, name=f"phi of {relation}", interval=ends, **metadata)
+    phi = phi.assign(**{name: (("layer", "head"), values) for name, values in flags.items()})
+    return phi.with_provenance(selected={"relation": relation})

@@ -1,4 +1,4 @@
-"""Builds the atlas of a model: each analysis after the other, as far as it can be done."""
+"""Builds the atlas of a model: one analysis after the other, without those that cannot be done."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ from mechheads.studies.questions import (
     capital_pairs,
     first,
 )
-from mechheads.studies.study import QUICK_RELATIONS, difference, finished, teller
+from mechheads.studies.study import QUICK_RELATIONS, difference, finished, progress_printer
 
 T = TypeVar("T")
 _PAIRS, _QUICK_PAIRS = 16, 8
 _REQUESTS, _SAFETY_HEADS = 8, 10
-"""Requests of the package that heads are ablated after, and as many look-alikes; and how many heads are first."""
+"""How many of the package's requests, and of their look-alikes, are used; and how many heads count as first."""
 _TEXT, _QUICK_TEXT = 6000, 2000
-"""How many tokens of text are read; and in a quick look."""
+"""How many tokens of text are read, by default and with ``quick``."""
 _PAIRS_OF_PATHS = 4
 _SENDERS, _RECEIVERS = 12, 3
-"""Paths are patched from so many heads with the largest effect, to so many of them."""
+"""How many heads with the largest effect send a patched path, and how many of these receive one."""
 _SHOWN, _TOKENS_SHOWN = 8, 512
-"""Of own pairs, how many prompts have their patterns in the atlas, and of how many tokens together at most."""
+"""The most prompts of your own pairs whose patterns are in the atlas, and the most tokens of all together."""
 _RESULTS = {part: part for part in ("patching", "labels", "safety")} | {"text": "profile"}
-"""The field of an atlas that a part fills in any case."""
+"""The field of an atlas that a finished part always fills."""
 
 
 @analysis
@@ -91,9 +91,9 @@ def build_atlas(
             are done are taken from it, and its own scores.
         after_each: called with the atlas so far after each analysis, for example to save it.
 
-    What is not given is about capitals, harmful requests and the relations and prose of the package. An analysis of
-    these is left out if its words are not in the vocabulary, or its prompts are too long for the context; ``notes``
-    says which and why.
+    By default, the pairs are about capitals, the requests are harmful, and the relations and texts are the package's.
+    An analysis of these is left out if its words are not in the vocabulary, or its prompts are too long for the
+    context; ``notes`` says which and why.
 
     Raises:
         ValueError: before any work, if something does not exist, cannot be read or does not fit the model, or
@@ -106,28 +106,29 @@ def build_atlas(
     """
     if not callable(after_each or print):
         raise ValueError(f"after_each is {after_each!r}; give a function of the atlas")
-    given = {"pairs": pairs, "relations": relations, "requests": requests, "texts": texts}
-    asked = Questions.of(model, quick=quick, only=only, **given)
-    work = _Builder(model, asked, resume, after_each or (lambda atlas: None))
-    # Files and names of the questions are in ``study``, as hashes, and not in the provenance of each result.
-    in_call({"seed": current().seed, "quick": quick}, work.run)
-    return work.atlas
+    inputs = {"pairs": pairs, "relations": relations, "requests": requests, "texts": texts}
+    questions = Questions.of(model, quick=quick, only=only, **inputs)
+    builder = _Builder(model, questions, resume, after_each or (lambda atlas: None))
+    # The questions are in ``study``, as hashes, and not in the provenance of each result.
+    in_call({"seed": current().seed, "quick": quick}, builder.run)
+    return builder.atlas
 
 
 class _Builder:
-    """The parts of an atlas that are still to do, and what they need; no pairs if there are too few capitals."""
+    """The parts of an atlas that are still to do, with their inputs; no pairs if there are too few capitals."""
 
-    def __init__(self, model: Model, asked: Questions, resume: Atlas | None, show: Callable[[Atlas], object]) -> None:
-        self.model, self.asked, self._show = model, asked, show
-        self.atlas = _begun(model, asked, resume)
-        self.left = [part for part in asked.parts if part not in self.atlas.done]
-        self.pairs = (
-            capital_pairs(model, _QUICK_PAIRS if asked.quick else _PAIRS) if asked.pairs is None else asked.pairs
-        )
+    def __init__(
+        self, model: Model, questions: Questions, resume: Atlas | None, show: Callable[[Atlas], object]
+    ) -> None:
+        self.model, self.questions, self._show = model, questions, show
+        self.atlas = _begun(model, questions, resume)
+        self.left = [part for part in questions.parts if part not in self.atlas.done]
+        n_pairs = _QUICK_PAIRS if questions.quick else _PAIRS
+        self.pairs = capital_pairs(model, n_pairs) if questions.pairs is None else questions.pairs
         self.metric = _metric(self.pairs)
-        self.requests, self.look_alikes = asked.requests, None
-        if asked.requests is None:
-            which = slice(0, 2 * _REQUESTS, 5 if asked.quick else 2)
+        self.requests, self.look_alikes = questions.requests, None
+        if questions.requests is None:
+            which = slice(0, 2 * _REQUESTS, 5 if questions.quick else 2)
             sides = (load_requests(name, "test")[which] for name in ("harmful", "harmless"))
             self.requests, self.look_alikes = map(list, sides)
         self._do_part: dict[str, Callable[[], None]] = {
@@ -141,66 +142,63 @@ class _Builder:
 
     def run(self) -> None:
         """Do everything that is left, until Ctrl-C."""
-        say = teller()
+        say = progress_printer()
         say(f"{self.model!r}")
-        if kept := [part for part in self.asked.parts if part in self.atlas.done]:
-            say(f"kept from before: {', '.join(kept)}")
+        if done := [part for part in self.questions.parts if part in self.atlas.done]:
+            say(f"kept from before: {', '.join(done)}")
         if not self.left:
             say("nothing is left to do")
         with self.atlas.interruptible():
-            if self.asked.pairs is None:  # few and short, so that the page soon shows something
+            if self.questions.pairs is None:  # few and short, so that the page soon shows something
                 self._do("patching")
             for part in PARTS:
                 self._do(part)
 
     def _describe(self) -> None:
-        """Write down in the atlas what is asked."""
-        atlas, names, parts = self.atlas, self.asked.names, set(self.asked.parts)
+        """Record the questions in the atlas."""
+        atlas, names, parts = self.atlas, self.questions.names, set(self.questions.parts)
         if parts & {"patching", "causes"} and self.pairs is not None:
             atlas.pairs = _texts_of(self.model, self.pairs)
-            atlas.asked |= _named(ASKED if self.asked.pairs is None else names, "pairs")
-            if self.asked.pairs is None:
-                n = len(self.pairs)
-                atlas.asked["pairs_vary"] = (
-                    f"{n} pairs, {n} countries, {min(n, len(TEMPLATES))} wordings, as plain text"
-                )
+            atlas.asked |= _entry(ASKED if self.questions.pairs is None else names, "pairs")
+            if self.questions.pairs is None:
+                n, wordings = len(self.pairs), min(len(self.pairs), len(TEMPLATES))
+                atlas.asked["pairs_vary"] = f"{n} pairs, {n} countries, {wordings} wordings, as plain text"
         if "safety" in parts:
             atlas.requests = [*Side.of(self.model, self.requests, "query").texts]
-            atlas.asked |= _named(ASKED if self.asked.requests is None else names, "requests")
+            atlas.asked |= _entry(ASKED if self.questions.requests is None else names, "requests")
             if self.look_alikes is not None:
                 n = len(self.look_alikes)
                 atlas.asked["requests_vary"] = f"{n} requests, {n} categories, each with a harmless look-alike"
 
     def _do(self, part: str) -> None:
-        """Do one part if it is left, and show the atlas."""
+        """Do one part if it is still to do, and show the atlas."""
         if part in self.left:
             self.left.remove(part)
             self._do_part[part]()
             if self.atlas.results or self.atlas.tables:
                 self._show(self.atlas)
             if self.left:
-                done = len(self.asked.parts) - len(self.left)
-                teller()(f"{done} of {len(self.asked.parts)} parts are done; Ctrl-C keeps them")
+                done = len(self.questions.parts) - len(self.left)
+                progress_printer()(f"{done} of {len(self.questions.parts)} parts are done; Ctrl-C keeps them")
 
     @contextmanager
     def _part(self, part: str) -> Iterator[None]:
-        """A stage that is a whole part: done if it comes to its end, and left out if it cannot be done."""
+        """A stage for a whole part: the part is done after the last line, and left out if it cannot be done."""
         with self.atlas.or_left_out(PARTS[part][0]), self.atlas.stage(part):
             yield
             self.atlas.done.append(part)
 
     @property
     def _n_tokens(self) -> int:
-        return _QUICK_TEXT if self.asked.quick else _TEXT
+        return _QUICK_TEXT if self.questions.quick else _TEXT
 
     def _patching(self) -> None:
         if self.pairs is None:
             self.atlas.note("patching left out: fewer than 2 countries have a name and a capital of one token each")
             return
         with self._part("patching"):
-            found = activation_patch(self.model, self.pairs, normalize=True, metric=self.metric)
-            self.atlas.patching = found
-            finished(found)
+            self.atlas.patching = activation_patch(self.model, self.pairs, normalize=True, metric=self.metric)
+            finished(self.atlas.patching)
             if self.metric is log_prob:
                 self.atlas.note("the pairs have no wrong answers: effects are on the log-probability of the answers")
             if self.metric is kl_divergence:
@@ -211,37 +209,38 @@ class _Builder:
 
     def _text(self) -> None:
         with self._part("text"):
-            found = profile_and_examples(self.model, self.asked.texts, n_tokens=self._n_tokens)
-            texts = "" if self.asked.texts is None else f", {written(self.asked.texts) or 'texts'}"
+            profile, examples = profile_and_examples(self.model, self.questions.texts, n_tokens=self._n_tokens)
+            texts = "" if self.questions.texts is None else f", {written(self.questions.texts) or 'texts'}"
             call = f"mh.profile_heads(model{texts}, n_tokens={self._n_tokens}{_seed()})"
-            self.atlas.profile = found[0].with_provenance(call=call)
-            self.atlas.examples = self._called(found[1], "text", "examples")
+            self.atlas.profile = profile.with_provenance(call=call)
+            self.atlas.examples = self._with_call(examples, "text", "examples")
             stop_if(self.atlas.examples.interrupted)
 
-    def _called(self, found: T, parts: str, field: str) -> T:
+    def _with_call(self, result: T, parts: str, field: str) -> T:
         """A table with the call that gives it again: an atlas of these parts alone."""
-        given = {"pairs": self.asked.pairs, "texts": self.asked.texts}
-        own = "".join(f", {name}={written(value) or name}" for name, value in given.items() if value is not None)
-        table: Any = found
+        inputs = {"pairs": self.questions.pairs, "texts": self.questions.texts}
+        own = "".join(f", {name}={written(value) or name}" for name, value in inputs.items() if value is not None)
+        table: Any = result
         call = (
-            f"mh.build_atlas(model{own}, only={parts.split(',')}{', quick=True' * self.asked.quick}{_seed()}).{field}"
+            f"mh.build_atlas(model{own}, only={parts.split(',')}"
+            f"{', quick=True' * self.questions.quick}{_seed()}).{field}"
         )
         return replace(table, provenance={**table.provenance, "call": call})
 
     def _labels(self) -> None:
-        relations, options = self.asked.relations, dict[str, Any]()
+        relations, options = self.questions.relations, dict[str, Any]()
         with self._part("labels"):
-            own = relations if relations or not self.asked.quick else QUICK_RELATIONS
-            if relations is None and self.asked.quick:
+            own = relations if relations or not self.questions.quick else QUICK_RELATIONS
+            if relations is None and self.questions.quick:
                 relations = in_vocabulary(QUICK_RELATIONS, self.model.tokenizer)
                 options = {"min_pairs": LEAST_PAIRS}
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                found = relation_scores(self.model, relations, **options)
+                scores = relation_scores(self.model, relations, **options)
             for warning in caught:
                 self.atlas.note(str(warning.message))
             call = f"mh.relation_scores(model{f', {written(own)}' if own else ''}{_seed()})"
-            self.atlas.relations = found.with_provenance(call=call)
+            self.atlas.relations = scores.with_provenance(call=call)
             self.atlas.labels = label_heads(self.atlas.relations)
             finished(self.atlas.relations)
 
@@ -251,7 +250,7 @@ class _Builder:
         with atlas.stage("causes"), warnings.catch_warnings():
             warnings.simplefilter("ignore", AnswerWarning)  # the patching has warned
             with atlas.or_left_out("patterns"):
-                atlas.patterns = self._called(self._patterns(), "causes", "patterns")
+                atlas.patterns = self._with_call(self._patterns(), "causes", "patterns")
             if pairs is not None:
                 with atlas.or_left_out("direct effects"):
                     atlas.direct = finished(logit_attribution(model, pairs))
@@ -260,7 +259,7 @@ class _Builder:
                     return
                 with atlas.or_left_out("circuit"):
                     curve = faithfulness_curve(model, pairs, atlas.patching, self.metric)
-                    atlas.circuit = self._called(curve, "patching,causes", "circuit")
+                    atlas.circuit = self._with_call(curve, "patching,causes", "circuit")
                 with atlas.or_left_out("paths"):
                     senders, receivers = path_ends(atlas.patching)
                     few, metric = first(pairs, _PAIRS_OF_PATHS), self.metric
@@ -268,16 +267,16 @@ class _Builder:
             atlas.done.append("causes")
 
     def _patterns(self) -> HeadPatterns:
-        """The patterns in the clean prompts, of own pairs in as many as a page can hold."""
+        """The patterns in the clean prompts; of your own pairs, in as many as a page has room for."""
         pairs = self.pairs
-        if pairs is None or self.asked.pairs is None:
+        if pairs is None or self.questions.pairs is None:
             return head_patterns(self.model, [] if pairs is None else pairs.clean)
-        some = first(pairs, _SHOWN)
-        rows = some.side("clean").tokens(self.model).strings
+        few = first(pairs, _SHOWN)
+        rows = few.side("clean").tokens(self.model).strings
         n = 0
         while n < len(rows) and sum(map(len, rows[: n + 1])) <= _TOKENS_SHOWN:
             n += 1
-        return head_patterns(self.model, some.clean[:n], _shown(some.clean[:n], rows))
+        return head_patterns(self.model, few.clean[:n], _as_texts(few.clean[:n], rows))
 
     def _safety(self) -> None:
         with self._part("safety"):
@@ -292,16 +291,16 @@ class _Builder:
                 finished(scores)
 
 
-def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
-    """The atlas to begin with: a new one, or the parts of another that are done."""
+def _begun(model: Model, questions: Questions, resume: Atlas | None) -> Atlas:
+    """The atlas to begin with: a new one, or the finished parts of ``resume``."""
     if resume is None:
-        return Atlas(model.name, study=asked.study)
-    if differs := difference(asked.study, resume.study):
+        return Atlas(model.name, study=questions.study)
+    if differs := difference(questions.study, resume.study):
         raise ValueError(f"resume is an atlas of another study: {differs}")
     # a part whose file was deleted is done again
     lacks = {part for part, field in _RESULTS.items() if not getattr(resume, field)}
     done = [part for part in resume.done if part not in lacks]
-    again = tuple(what for part in asked.parts if part not in done for what in PARTS[part])
+    again = tuple(name for part in questions.parts if part not in done for name in PARTS[part])
     return replace(
         resume,
         safety=dict(resume.safety),
@@ -315,7 +314,7 @@ def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
 
 
 def path_ends(patching: HeadScores) -> tuple[list[HeadId], list[str]]:
-    """Between which heads paths are patched: those with the largest effect."""
+    """The senders and receivers of the patched paths: the heads with the largest effect, and the logits."""
     senders = list(patching.heads(_SENDERS, by="absolute"))
     first = min(head.layer for head in senders)
     later = [head for head in senders if head.layer][:_RECEIVERS]
@@ -328,33 +327,33 @@ def _seed() -> str:
 
 
 def _metric(pairs: PromptPairs | None) -> Metric:
-    """What the answers of the pairs allow to measure."""
+    """The metric that the answers of the pairs allow."""
     if pairs is not None and pairs.answer is None:
         return kl_divergence
     return log_prob if pairs is not None and pairs.wrong is None else logit_diff
 
 
 def _texts_of(model: Model, pairs: PromptPairs) -> list[dict[str, str]]:
-    """The texts of pairs; chats and token ids as the model reads them, and what is not given as an empty text."""
+    """The texts of pairs; chats and token ids as the model reads them, and missing answers as empty texts."""
     clean, corrupted = pairs.tokens(model)
 
-    def answers(given: Sequence[str | int] | None) -> list[str]:
-        every = [""] * len(pairs) if given is None else given
+    def answers(column: Sequence[str | int] | None) -> list[str]:
+        every = [""] * len(pairs) if column is None else column
         return [one if isinstance(one, str) else token_strings([one], model.tokenizer)[0] for one in every]
 
     texts = {
-        "clean": _shown(pairs.clean, clean.strings),
-        "corrupted": _shown(pairs.corrupted, corrupted.strings),
+        "clean": _as_texts(pairs.clean, clean.strings),
+        "corrupted": _as_texts(pairs.corrupted, corrupted.strings),
         "answer": answers(pairs.answer),
         "wrong": answers(pairs.wrong),
     }
     return [{name: column[i] for name, column in texts.items()} for i in range(len(pairs))]
 
 
-def _shown(prompts: Sequence[Any], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Prompts as text: as they are, or the tokens of chats and ids."""
+def _as_texts(prompts: Sequence[Any], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Prompts as texts; chats and ids as their tokens."""
     return [one if isinstance(one, str) else "".join(row) for one, row in zip(prompts, rows, strict=False)]
 
 
-def _named(names: Mapping[str, str], what: str) -> dict[str, str]:
-    return {what: names[what]} if what in names else {}
+def _entry(names: Mapping[str, str], key: str) -> dict[str, str]:
+    return {key: names[key]} if key in names else {}

@@ -1,4 +1,4 @@
-"""``HeadPatterns``: what every head attends to in a few prompts, as far as it is not negligible."""
+"""``HeadPatterns``: the largest attention weights of every head in a few prompts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.tables import TableResult
 from mechheads.runs.head_tensor import Attention
 
-KEPT = 4
-"""Keys that are kept of each query, besides the first token."""
+N_KEYS = 4
+"""How many keys are stored for each query, besides the first token."""
 LONGER = 192
-"""Tokens of the longer text."""
+"""The number of tokens of the longer text."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -35,8 +35,8 @@ class HeadPatterns(TableResult):
         pd.DataFrame
     )  # a row for each prompt: its name, and the rows of the arrays from start to stop, for its tokens
     words: tuple[str, ...]  # the tokens
-    keys: UInt16[np.ndarray, "layer head row kept"]  # those with the most attention, besides the first token
-    weights: UInt8[np.ndarray, "layer head row kept"]
+    keys: UInt16[np.ndarray, "layer head row n_keys"]  # those with the most attention, besides the first token
+    weights: UInt8[np.ndarray, "layer head row n_keys"]
     first: UInt8[np.ndarray, "layer head row"]  # the attention to the first token
     provenance: dict[str, Any]
 
@@ -47,7 +47,7 @@ class HeadPatterns(TableResult):
         names: Sequence[str],
         provenance: dict[str, Any] | None = None,
         *,
-        kept: int = KEPT,
+        n_keys: int = N_KEYS,
     ) -> HeadPatterns:
         """The patterns of runs of one model, each such as ``model.cache(prompts).attention``."""
         rows = [row for run in runs for row in run.strings]
@@ -55,7 +55,7 @@ class HeadPatterns(TableResult):
         for layer in range(runs[0].sizes[0]):
             patterns = [each for run in runs for each in run.pattern.layer(layer).float().cpu().numpy()]
             each = [
-                sparse(pattern[:, : len(row), : len(row)], kept) for pattern, row in zip(patterns, rows, strict=True)
+                sparse(pattern[:, : len(row), : len(row)], n_keys) for pattern, row in zip(patterns, rows, strict=True)
             ]
             layers.append([np.concatenate(arrays, axis=1) for arrays in zip(*each, strict=True)])
         keys, weights, first = (np.stack(arrays) for arrays in zip(*layers, strict=True))
@@ -72,10 +72,10 @@ class HeadPatterns(TableResult):
 
 def joined(one: HeadPatterns, other: HeadPatterns) -> HeadPatterns:
     """The patterns of two results of one model: first the prompts of one, then of the other."""
-    kept = max(one.keys.shape[-1], other.keys.shape[-1])
+    n_keys = max(one.keys.shape[-1], other.keys.shape[-1])
 
     def wide(array: np.ndarray) -> np.ndarray:
-        return np.pad(array, [*[(0, 0)] * (array.ndim - 1), (0, kept - array.shape[-1])])
+        return np.pad(array, [*[(0, 0)] * (array.ndim - 1), (0, n_keys - array.shape[-1])])
 
     later = other.table.assign(start=other.table["start"] + len(one.words), stop=other.table["stop"] + len(one.words))
     return HeadPatterns(
@@ -89,19 +89,19 @@ def joined(one: HeadPatterns, other: HeadPatterns) -> HeadPatterns:
 
 
 def sparse(
-    pattern: Float[np.ndarray, "head query key"], kept: int
+    pattern: Float[np.ndarray, "head query key"], n_keys: int
 ) -> tuple[
-    UInt16[np.ndarray, "head query kept"], UInt8[np.ndarray, "head query kept"], UInt8[np.ndarray, "head query"]
+    UInt16[np.ndarray, "head query n_keys"], UInt8[np.ndarray, "head query n_keys"], UInt8[np.ndarray, "head query"]
 ]:
-    """The keys with the most attention besides the first token, the attention to them, and that to the first token."""
+    """The keys with the most attention besides the first token, their weights, and the weight of the first token."""
     first = pattern[:, :, 0]
     rest = pattern.copy()
     rest[:, :, 0] = 0
-    at = np.argpartition(-rest, min(kept, rest.shape[-1]) - 1, axis=-1)[..., :kept]
+    at = np.argpartition(-rest, min(n_keys, rest.shape[-1]) - 1, axis=-1)[..., :n_keys]
     order = np.argsort(-np.take_along_axis(rest, at, axis=-1), axis=-1, kind="stable")
     at = np.take_along_axis(at, order, axis=-1)
     weights = np.take_along_axis(rest, at, axis=-1)
-    if missing := kept - at.shape[-1]:
+    if missing := n_keys - at.shape[-1]:
         at, weights = (np.pad(each, ((0, 0), (0, 0), (0, missing))) for each in (at, weights))
     return at.astype(np.uint16), _bytes(weights), _bytes(first)
 
@@ -111,15 +111,15 @@ def _bytes(share: Float[np.ndarray, "*any"]) -> UInt8[np.ndarray, "*any"]:
 
 
 def head_patterns(model: Model, prompts: Sequence[PromptLike], names: Sequence[str] | None = None) -> HeadPatterns:
-    """Attention of every head in prompts and one longer text, of prose of the package."""
+    """Attention of every head in prompts and in one longer text, prose of the package."""
     prompts = read_prompts(prompts, "prompts")
     text, most = next(default_texts()), min(LONGER, model.n_ctx)
     ids = text_ids(text, model.tokenizer)[0][:most] if model.tokenizer is not None else []
-    given: list[list[Any]] = [[*prompts], [Unpadded(ids)] if len(ids) > 1 else []]
+    batches: list[list[Any]] = [[*prompts], [Unpadded(ids)] if len(ids) > 1 else []]
     names = [*map(str, prompts if names is None else names)]
     if len(ids) > 1:
         names.append(f"longer text: {''.join(token_strings(ids[:6], model.tokenizer))}...")
-    runs = [model.cache(some, sites=("pattern",)).attention for some in given if some]
+    runs = [model.cache(batch, sites=("pattern",)).attention for batch in batches if batch]
     if not runs:
         raise ValueError("there is neither a prompt nor a tokenizer for a text")
     return HeadPatterns.of(runs, names, make_provenance(model, prompts=list(prompts), longer=len(ids)))

@@ -1,4 +1,4 @@
-"""What an atlas asks a model: the package's capitals, or your own questions, opened and checked before any work."""
+"""The questions of an atlas: the package's capitals and requests, or your own, opened and checked before any work."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "causes": ("patterns", "direct effects", "circuit", "paths"),
     "safety": ("safety heads",),
 }
-"""The parts of an atlas in their order, and what of each a note may say is left out."""
+"""The parts of an atlas in their order, each with its analyses as notes call them."""
 PairsLike = PromptPairs | str | Path
 Names = str | Iterable[str] | None
 CAPITALS = "country_to_capital"
@@ -43,7 +43,7 @@ _PACKAGE = "of the package"
 
 @dataclass(frozen=True, kw_only=True)
 class Questions:
-    """What is measured: pairs, relations, requests and texts, opened. ``None`` stands for the package's own."""
+    """The pairs, relations, requests and texts of an atlas, opened. ``None`` stands for the package's own."""
 
     quick: bool
     pairs: PromptPairs | None
@@ -52,33 +52,33 @@ class Questions:
     texts: Texts
     parts: tuple[str, ...]
     names: Mapping[str, str]  # of pairs and requests, if they have one
-    study: dict[str, str]  # what the atlas is of
+    study: dict[str, str]  # the model, the settings and hashes of the questions
 
     @classmethod
-    def of(cls, model: Model, *, quick: bool = False, only: Names = None, **given: Any) -> Questions:
+    def of(cls, model: Model, *, quick: bool = False, only: Names = None, **inputs: Any) -> Questions:
         """Open files, and check everything that can be checked before any work; arguments as in ``mh.build_atlas``."""
-        parts = chosen(only)
-        with _named("pairs"):
-            pairs = _pairs(model, given.get("pairs"))
-        with _named("relations"):
-            relations = None if given.get("relations") is None else load_relations(given["relations"])
+        parts = selected_parts(only)
+        with _checking("pairs"):
+            pairs = _pairs(model, inputs.get("pairs"))
+        with _checking("relations"):
+            relations = None if inputs.get("relations") is None else load_relations(inputs["relations"])
             if relations is not None and "labels" in parts:
                 usable_pairs(relations, model.tokenizer, min_pairs=1)
-        with _named("requests"):
-            requests = None if given.get("requests") is None else opened(given["requests"])
+        with _checking("requests"):
+            requests = None if inputs.get("requests") is None else opened(inputs["requests"])
             if requests is not None:
                 texts = Side.of(model, requests, "query").prompts
                 if "safety" in parts and len(set(texts.tokens(model).strings)) < 2:
                     raise ValueError("these are one request; give at least two different ones")
-        with _named("texts"):
-            texts = _texts(given.get("texts"))
+        with _checking("texts"):
+            texts = _texts(inputs.get("texts"))
             if texts is not None and "text" in parts:
                 next(windows_of(model, texts, LEAST_WINDOW, LEAST_WINDOW))  # there is none if all are too short
-        names = {what: _name(given.get(what)) for what in ("pairs", "requests")}
+        names = {argument: _name(inputs.get(argument)) for argument in ("pairs", "requests")}
         columns = ("clean", "corrupted", "answer", "wrong", "cluster")
         metadata = {
             "pairs": _mark(pairs, [getattr(pairs, column, None) for column in columns]),
-            "relations": _mark(relations, [one.fingerprint for one in relations or ()]),
+            "relations": _mark(relations, [relation.fingerprint for relation in relations or ()]),
             "requests": _mark(requests, requests.items if isinstance(requests, Prompts) else [*(requests or ())]),
             "texts": _PACKAGE if texts is None else f"of your own ({_hash_of_texts(texts)})",
         }
@@ -89,14 +89,14 @@ class Questions:
             requests=requests,
             texts=texts,
             parts=parts,
-            names={what: name for what, name in names.items() if name},
+            names={argument: name for argument, name in names.items() if name},
             study=study_of(model, study="atlas", quick=quick, seed=current().seed, **metadata),
         )
 
 
 @contextmanager
-def _named(argument: str) -> Iterator[None]:
-    """What is said of something that was given begins with the name of its argument."""
+def _checking(argument: str) -> Iterator[None]:
+    """Let the messages of errors begin with the name of the argument."""
     try:
         yield
     except ValueError as error:
@@ -105,8 +105,8 @@ def _named(argument: str) -> Iterator[None]:
         raise ValueError(f"{argument}: {error}") from error
 
 
-def chosen(only: Names = None) -> tuple[str, ...]:
-    """The parts of an atlas that are asked for, in their order."""
+def selected_parts(only: Names = None) -> tuple[str, ...]:
+    """The parts of an atlas that ``only`` names, in their order; all for None."""
     if not isinstance(only, Iterable | None):
         raise ValueError(f"only is {only!r}; give names of parts, such as [{', '.join(map(repr, [*PARTS][:2]))}]")
     named = [only] if isinstance(only, str) else [*(only or ())]
@@ -127,34 +127,34 @@ def first(pairs: PromptPairs, n: int) -> PromptPairs:
         before[label] = turn[-1] + 1
     which = sorted(sorted(range(len(pairs)), key=lambda index: turn[index])[:n])
     columns = {name: getattr(pairs, name) for name in ("clean", "corrupted", "answer", "wrong", "cluster")}
-    some: dict[str, Any] = {name: column and [column[i] for i in which] for name, column in columns.items()}
-    return PromptPairs(**some)
+    selected: dict[str, Any] = {name: column and [column[i] for i in which] for name, column in columns.items()}
+    return PromptPairs(**selected)
 
 
 def _pairs(model: Model, pairs: PairsLike | None) -> PromptPairs | None:
-    """Pairs, checked to align."""
+    """Pairs, read from a file if they are in one, and checked to align."""
     if pairs is None:
         return None
-    found: Any = pairs
+    loaded: Any = pairs
     if isinstance(pairs, (str, Path)):
         columns = columns_called(pairs, ("clean", "corrupted"), ("answer", "wrong", "cluster"))
-        found = PromptPairs.from_file(pairs, **columns)
-    if not isinstance(found, PromptPairs):
+        loaded = PromptPairs.from_file(pairs, **columns)
+    if not isinstance(loaded, PromptPairs):
         raise ValueError(
             f"pairs is a {type(pairs).__name__}; give mh.PromptPairs, or a file with the columns clean and corrupted"
         )
-    clean, corrupted = found.tokens(model)
+    clean, corrupted = loaded.tokens(model)
     if clean.wrong is not None and clean.answer is None:
         raise ValueError("wrong is given, but answer is not; give both, answer alone, or neither")
     if clean.answer is not None and clean.wrong is not None and bool((clean.answer == clean.wrong).all()):
         raise ValueError("answer and wrong are the same token in every pair, so there is no difference to measure")
     if torch.equal(clean.ids, corrupted.ids):
         raise ValueError("the clean and the corrupted prompts are the same in every pair, so patching changes nothing")
-    return found
+    return loaded
 
 
 def _texts(texts: Texts) -> Texts:
-    """A file or a list: texts are read more than once. Of an iterator, which may have no end, what is enough."""
+    """A file or a list, because texts are read more than once; an iterator is read only as far as needed."""
     if texts is None:
         return None
     if isinstance(texts, (str, Path)):
@@ -168,16 +168,16 @@ def _texts(texts: Texts) -> Texts:
     return texts_or_ids(texts)
 
 
-def _name(given: object) -> str:
-    """What something is called: the name of a file without its ending, or the name that it was opened by."""
-    if not isinstance(given, (str, Path)):
+def _name(source: object) -> str:
+    """The name of a file without its suffix, or the name of requests of the package; empty for other sources."""
+    if not isinstance(source, (str, Path)):
         return ""
-    return Path(given).stem if os.path.isfile(Path(given).expanduser()) else str(given)
+    return Path(source).stem if os.path.isfile(Path(source).expanduser()) else str(source)
 
 
-def _mark(things: Any, content: object) -> str:
-    """How many things there are, with a hash of what they are, for a folder to remember."""
-    return _PACKAGE if things is None else f"{len(things)} of your own ({short_hash(content)})"
+def _mark(items: Any, content: object) -> str:
+    """The number of items and a hash of their content, for the study that a folder records."""
+    return _PACKAGE if items is None else f"{len(items)} of your own ({short_hash(content)})"
 
 
 def _hash_of_texts(texts: Any) -> str:
@@ -194,14 +194,14 @@ TEMPLATES = (
 
 
 def capital_pairs(model: Model, n: int) -> PromptPairs | None:
-    """Up to ``n`` pairs of prompts that ask for a capital, with every country in one pair and its cluster; or None.
+    """Up to ``n`` pairs of prompts that ask for a capital, each with two countries of its own; None if there are none.
     Countries and capitals are one token each; order, partners and wordings are arbitrary but always the same.
     """
     every = sorted(Relation.load(CAPITALS).pairs, key=lambda pair: hashlib.sha256(pair[0].encode()).digest())
     known = [[pair for pair in two if _is_known(model, *pair)] for two in zip(every[::2], every[1::2], strict=False)]
     whole = [(TEMPLATES[at % len(TEMPLATES)], *two) for at, two in enumerate(known) if len(two) == 2]
-    left = [two[0] for two in known if len(two) == 1]
-    pairs = [*whole, *((TEMPLATES[0], *two) for two in zip(left[::2], left[1::2], strict=False))][:n]
+    single = [two[0] for two in known if len(two) == 1]
+    pairs = [*whole, *((TEMPLATES[0], *two) for two in zip(single[::2], single[1::2], strict=False))][:n]
     if not pairs:
         return None
     return PromptPairs(

@@ -25,18 +25,18 @@ from mechheads.model.model import Model
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 
-_HELD = "study.json"
-"""The file that says what a folder of results is of, and which files are its."""
+_STUDY_FILE = "study.json"
+"""The file that records the study of a folder of results, and the names of the files that the study wrote."""
 _RESULTS = ("*.nc", "*.ledger", "atlas.json")
-"""What a folder of results has; without them, a study that found nothing leaves the folder free."""
+"""The files of results; a folder without any is free for another study."""
 _ELSEWHERE = "Give another folder, or move or delete this one"
 
 QUICK_RELATIONS = ("country_to_capital", "adjective_to_comparative", "name_copying", "english_to_spanish")
 """The relations of a first look."""
 
 
-def teller() -> Callable[[str], None]:
-    """A function that prints a text on stderr, or does nothing without ``progress``."""
+def progress_printer() -> Callable[[str], None]:
+    """A function that prints a text on stderr, or does nothing if ``progress`` is off."""
     return (lambda text: print(text, file=sys.stderr)) if current().progress else (lambda text: None)
 
 
@@ -65,7 +65,7 @@ class Stages:
     def stage(self, name: str) -> Iterator[None]:
         """Time a stage, and print its name on stderr when it begins."""
         start = time.perf_counter()
-        teller()(f"{name} ...")
+        progress_printer()(f"{name} ...")
         try:
             yield
         finally:
@@ -93,7 +93,7 @@ class Stages:
 
 
 def study_of(model: Model, **settings: object) -> dict[str, str]:
-    """What a study is of: the model with its weights, configuration and tokenizer, and the settings, as text."""
+    """What identifies a study: the model with its weights, configuration and tokenizer, and the settings, as text."""
     metadata = {
         "model": model.name,
         "weights": weights_mark(model.model)[:16],
@@ -105,51 +105,51 @@ def study_of(model: Model, **settings: object) -> dict[str, str]:
 
 
 def short_hash(content: object) -> str:
-    """A hash of 16 characters of what JSON can hold, or of its text."""
+    """A hash of 16 characters of a value as JSON; anything that JSON cannot hold counts as its text."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def difference(study: Mapping[str, str], held: Mapping[str, str]) -> str:
-    """The first thing in which a study differs from one that is there already; nothing if they are the same."""
-    differs = [name for name in {**study, **held} if study.get(name) != held.get(name)]
-    return f"{differs[0]} is {held.get(differs[0])!r} there and {study.get(differs[0])!r} here" if differs else ""
+def difference(study: Mapping[str, str], saved: Mapping[str, str]) -> str:
+    """The first entry in which a study differs from the saved one, as a text; empty if they are the same."""
+    differs = [name for name in {**study, **saved} if study.get(name) != saved.get(name)]
+    return f"{differs[0]} is {saved.get(differs[0])!r} there and {study.get(differs[0])!r} here" if differs else ""
 
 
 def check_folder(folder: str | Path, study: Mapping[str, str] | None, files: Iterable[str] = ()) -> None:
-    """Check that a folder holds no other study (None: of any), and none of these files that no study wrote there."""
+    """Check that a folder has no results of another study (skipped for None), and no such files from elsewhere."""
     folder = Path(folder)
-    held, own = _held(folder)
+    saved, own = _saved_study(folder)
     for path in (folder / name for name in files):
         if os.path.lexists(path) and (path.name not in own or not path.is_file()):
             raise ValueError(f"{path} was not written by this study, so it is not replaced. {_ELSEWHERE}")
     there = {path.name for kind in _RESULTS for path in folder.glob(kind)}
-    if study is not None and there and not (folder / _HELD).is_file():
-        raise ValueError(f"{folder} holds {min(there)}, and no {_HELD} that says what it is of. {_ELSEWHERE}")
+    if study is not None and there and not (folder / _STUDY_FILE).is_file():
+        raise ValueError(f"{folder} holds {min(there)}, and no {_STUDY_FILE} that says what it is of. {_ELSEWHERE}")
     there |= {name for name in own if (folder / name).exists()}
-    if study is not None and there and (differs := difference(study, held)):
+    if study is not None and there and (differs := difference(study, saved)):
         raise ValueError(f"{folder} holds the results of another study: {differs}. {_ELSEWHERE}")
 
 
 def claim_folder(folder: str | Path, study: Mapping[str, str], files: Iterable[str] = ()) -> None:
-    """Write down which study a folder is of, and that these files are its own, before they are written."""
+    """Record the study of a folder and the names of its files, before they are written."""
     folder, files = Path(folder), list(files)
     check_folder(folder, study, files)
     folder.mkdir(parents=True, exist_ok=True)
     with folder_locked(folder):
         remove_unfinished(folder)
-        held, own = _held(folder)
-        _hold(folder, study, (own if held == study else set()) | set(files))
+        saved, own = _saved_study(folder)
+        _save_study(folder, study, (own if saved == study else set()) | set(files))
 
 
 def remove_files(folder: str | Path, names: Iterable[str]) -> None:
-    """Remove files of the study, and of ledgers what sqlite has beside them."""
+    """Remove files of the study, and the files that sqlite writes beside ledgers."""
     folder = Path(folder)
     with folder_locked(folder):
-        study, own = _held(folder)
-        gone = own & set(names)
-        for path in [folder / f"{name}{ending}" for name in gone for ending in ("", "-wal", "-shm")]:
+        study, own = _saved_study(folder)
+        removed = own & set(names)
+        for path in [folder / f"{name}{ending}" for name in removed for ending in ("", "-wal", "-shm")]:
             path.unlink(missing_ok=True)
-        _hold(folder, study, own - gone)
+        _save_study(folder, study, own - removed)
 
 
 def save_parts(
@@ -159,7 +159,7 @@ def save_parts(
     study: Mapping[str, str],
     texts: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Write each result to ``name.nc``, each table with rows to ``name.csv``, and then texts by their names."""
+    """Write each result to ``name.nc``, each table with rows to ``name.csv``, and each text to the file of its name."""
     folder, texts = Path(folder), texts or {}
     folder.mkdir(parents=True, exist_ok=True)
     parts = {f"{name}.nc": result for name, result in results.items()}
@@ -171,30 +171,31 @@ def save_parts(
             write_csv(part, folder / name) if isinstance(part, pd.DataFrame) else part.save(folder / name)
         for name, text in texts.items():
             write_file(folder / name, text)
-        remove_files(folder, {name for name in _held(folder)[1] - set(names) if Path(name).suffix in (".nc", ".csv")})
+        outdated = _saved_study(folder)[1] - set(names)
+        remove_files(folder, {name for name in outdated if Path(name).suffix in (".nc", ".csv")})
     return [folder / name for name in names]
 
 
-def _held(folder: Path) -> tuple[dict[str, str], set[str]]:
-    """The study that a folder holds, and the names of its files."""
-    path = folder / _HELD
+def _saved_study(folder: Path) -> tuple[dict[str, str], set[str]]:
+    """The study of a folder, and the names of its files."""
+    path = folder / _STUDY_FILE
     if not os.path.lexists(path):
         return {}, set()
-    found = read_json(path) if path.is_file() else None
-    if not isinstance(found, dict) or not isinstance(found.get("study"), dict) or "files" not in found:
+    content = read_json(path) if path.is_file() else None
+    if not isinstance(content, dict) or not isinstance(content.get("study"), dict) or "files" not in content:
         raise ValueError(f"{path} is damaged, or not of mechheads. {_ELSEWHERE}")
-    return found["study"], {name for name in found["files"] if Path(name).name == name}
+    return content["study"], {name for name in content["files"] if Path(name).name == name}
 
 
-def _hold(folder: Path, study: Mapping[str, str], files: Iterable[str]) -> None:
-    write_file(folder / _HELD, json.dumps({"study": dict(study), "files": sorted(files)}, indent=1))
+def _save_study(folder: Path, study: Mapping[str, str], files: Iterable[str]) -> None:
+    write_file(folder / _STUDY_FILE, json.dumps({"study": dict(study), "files": sorted(files)}, indent=1))
 
 
 R = TypeVar("R")
 
 
 def finished(result: R) -> R:
-    """A result that is whole; an analysis that was interrupted returns a part of it, and ends the work."""
-    found: Any = result
-    stop_if(bool(len(getattr(found, "missing", ()))) or bool(found.provenance.get("interrupted")))
+    """The same result if it is complete; the result of an interrupted analysis ends the work."""
+    checked: Any = result
+    stop_if(bool(len(getattr(checked, "missing", ()))) or bool(checked.provenance.get("interrupted")))
     return result

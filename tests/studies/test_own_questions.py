@@ -17,7 +17,7 @@ import mechheads as mh
 from mechheads.cli import main
 from mechheads.explorer.payload import atlas_payload
 from mechheads.studies import Atlas, build, build_atlas
-from mechheads.studies.questions import PARTS, chosen
+from mechheads.studies.questions import PARTS, selected_parts
 from support.ctrl_c import stopped_at
 from support.page_sample import unblock
 from support.same import assert_same
@@ -119,9 +119,9 @@ def test_paths_go_from_the_strongest_heads_to_the_first_three_of_them():
 
 
 def test_parts_are_chosen_by_name(small: mh.Model):
-    assert chosen() == ("patching", "text", "labels", "causes", "safety")
-    assert chosen("labels") == ("labels",)
-    assert chosen(["safety", "patching"]) == ("patching", "safety")
+    assert selected_parts() == ("patching", "text", "labels", "causes", "safety")
+    assert selected_parts("labels") == ("labels",)
+    assert selected_parts(["safety", "patching"]) == ("patching", "safety")
     for wrong, message in (
         ({"only": ["lables"]}, "only is 'lables'; choose one of 'patching'"),
         ({"only": "safty"}, 'Did you mean "safety"?'),

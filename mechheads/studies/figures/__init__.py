@@ -22,7 +22,7 @@ _DIMENSIONS: dict[str, list[str]] = {
     "safety": [],
     "roles": ["model", "task", "role", "share"],
 }
-"""What a printed number of each figure belongs to; for safety heads, the paper prints none."""
+"""The columns that identify a printed number of each figure; for safety heads, the paper prints none."""
 FIGURES: dict[str, tuple[Callable[..., PaperFigure], str]] = {
     "categories": (categories_figure, "relations"),
     "safety": (safety_figure, "requests"),
@@ -40,7 +40,7 @@ class Recipe:
         figure: the kind of figure: ``categories``, ``safety`` or ``roles``.
         models: the names of the paper's models on the hub.
         settings: the arguments of the figure's function.
-        differs: what this package does in another way than the paper.
+        differs: how this package differs from the paper.
         printed: numbers that the paper prints: for categories, the largest phi of each relation; for roles, the
             percentage of heads that have a role in every seed, or in some seed.
     """
@@ -57,8 +57,8 @@ class Recipe:
         """The printed numbers next to the same numbers of a figure.
 
         Returns:
-            printed, ours and difference, with the model and what else the number belongs to; without rows if no model
-            is the paper's, or no relation or task.
+            A table with printed, ours and difference, by model and relation, or by model, task, role and share; without
+            rows if no model is the paper's, or no relation or task.
         """
         both = self.printed
         if len(both):
@@ -84,7 +84,7 @@ def load_recipe(name: str) -> Recipe:
 
 
 def _ours(figure: str, made: PaperFigure) -> pd.DataFrame:
-    """A figure's own values of the numbers that papers print."""
+    """A figure's values of the numbers that the paper prints."""
     if figure == "roles":
         shares = made.tables["shares"].melt(["model", "task", "role"], ["always", "any"], "share", "ours")
         return shares.assign(ours=100 * shares["ours"])
@@ -115,13 +115,13 @@ def recipe_figure(
             ``printed.csv`` compares the numbers.
         quick: as in the function of the figure.
     """
-    asked = load_recipe(recipe)
-    draw, argument = FIGURES[asked.figure]
-    settings = asked.settings | ({} if data is None else {argument: data})
+    loaded = load_recipe(recipe)
+    draw, argument = FIGURES[loaded.figure]
+    settings = loaded.settings | ({} if data is None else {argument: data})
     folder = Path(f"{recipe}-figure" if out is None else out)
-    made = draw(asked.models if models is None else models, **settings, out=folder, quick=quick)
-    made = replace(made, notes=(asked.paper, *asked.differs, *made.notes))
-    compared = asked.compare(made)
+    made = draw(loaded.models if models is None else models, **settings, out=folder, quick=quick)
+    made = replace(made, notes=(loaded.paper, *loaded.differs, *made.notes))
+    compared = loaded.compare(made)
     if not len(compared):
         return made
     write_csv(compared, folder / PRINTED)

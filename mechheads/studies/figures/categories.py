@@ -79,8 +79,8 @@ def categories_figure(
 ) -> PaperFigure:
     """The categories of every head of several models, one panel for each, as in the MAPS paper (arXiv 2412.11965).
 
-    Models are loaded one after the other, and what is finished is saved at once. After Ctrl-C, or if the process was
-    killed, the same call goes on. A model that cannot be loaded or read is left out, with a line that says why.
+    Models are loaded one after the other, and finished panels are saved at once. After Ctrl-C, or if the process was
+    killed, the same call continues. A model that cannot be loaded or read is left out, and a note says why.
 
     Args:
         models: names, as ``mh.load`` takes them: hub names (with ``@`` and a revision, if you like), Hugging Face
@@ -102,8 +102,8 @@ def categories_figure(
     names = short_names(DEFAULT_MODEL if models is None else models, "models")
     if relations is None and quick:
         relations = QUICK_RELATIONS
-    asked = None if relations is None else list(short_names(relations, "relations").values())
-    for relation in load_relations(asked):
+    selected = None if relations is None else list(short_names(relations, "relations").values())
+    for relation in load_relations(selected):
         if relation.category is None:
             raise ValueError(
                 f"relations: {relation.name!r} has no category; write its file as "
@@ -115,9 +115,9 @@ def categories_figure(
         out,
         names,
         {"": {}},
-        {"study": "figure of categories", "seed": current().seed, "relations": asked}
-        | {**settings, **file_hashes(asked or ())},
-        _Categories(asked, **settings),
+        {"study": "figure of categories", "seed": current().seed, "relations": selected}
+        | {**settings, **file_hashes(selected or ())},
+        _Categories(selected, **settings),
     )
     shown = {model: labels for (model, _), labels in panels.results.items()}
     counts = pd.DataFrame([{"model": name, **labels.counts(once=True)} for name, labels in shown.items()])

@@ -1,4 +1,4 @@
-"""Figures of several models: each panel is computed and kept in a folder of its own, and all are drawn at the end."""
+"""Figures of several models: each panel is computed and saved in a folder of its own, and all are drawn at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mechheads.io.write import folder_locked, write_file
 from mechheads.messages.notices import until_interrupted
 from mechheads.model.load import free_memory, load as load_model
 from mechheads.results.shown import html_table, text_table
-from mechheads.studies.study import Stages, check_folder, claim_folder, save_parts, short_hash, teller
+from mechheads.studies.study import Stages, check_folder, claim_folder, progress_printer, save_parts, short_hash
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -58,11 +58,11 @@ class PaperFigure:
 
     Attributes:
         figure: the figure.
-        panels: what is drawn in each panel, as the function of ``mh.plots`` takes it.
+        panels: the results drawn in each panel, as the function of ``mh.plots`` takes them.
         tables: the numbers of all panels by name; ``print`` shows all but the tables of every head or point.
-        notes: what was left out and why; of a recipe also what differs from the paper.
-        files: everything that was written.
-        interrupted: whether Ctrl-C ended the work; the same call goes on.
+        notes: what was left out and why; for a recipe, also how the package differs from the paper.
+        files: the files that were written.
+        interrupted: whether Ctrl-C ended the work; the same call continues it.
         left_out: the panels that could not be made.
     """
 
@@ -83,7 +83,7 @@ class PaperFigure:
 
 
 def _shown(tables: Mapping[str, pd.DataFrame]) -> list[pd.DataFrame]:
-    """The tables that are shown besides a figure: tables of every head or every point stay in files."""
+    """The tables that are shown with a figure, without those of every head or every point, which are only in files."""
     return [table for name, table in tables.items() if name not in ("heads", "curves") and len(table)]
 
 
@@ -104,13 +104,13 @@ class PanelMaker(Generic[R]):
         raise NotImplementedError
 
     def read(self, place: Path) -> R:
-        """What ``compute`` saved."""
+        """The panel that ``compute`` saved."""
         raise NotImplementedError
 
 
 @dataclass
 class Panels(Stages, Generic[R]):
-    """The panels that could be made, each with its folder, and notes on what was left out."""
+    """The panels that could be made, each with its folder, and notes on those left out."""
 
     out: Path
     folders: dict[Panel, Path]
@@ -119,7 +119,7 @@ class Panels(Stages, Generic[R]):
     def write(
         self, figure: go.Figure, shown: Mapping[str, Any], tables: Mapping[str, pd.DataFrame], title: str, text: str
     ) -> PaperFigure:
-        """Write a page with a figure, and its tables."""
+        """Write a page with a figure and its tables, and the tables as files."""
         page = write_file(self.out / _PAGE, _page(title, text, tables, self.notes, figure))
         files = [page, *save_parts(self.out, {}, tables, self.study)]
         files += [file for panel in self.results for file in sorted(self.folders[panel].glob("*.nc"))]
@@ -135,7 +135,7 @@ def compute_panels(
     study: Mapping[str, object],
     work: PanelMaker[R],
 ) -> Panels[R]:
-    """The panels of a figure: those in its folder as they are, the others computed and saved."""
+    """The panels of a figure: read from its folder if they are there, else computed and saved."""
     studies = {
         (model, one): {
             key: str(value) for key, value in {**study, "model": name, **_state(name), **labels, **_versions()}.items()
@@ -156,8 +156,8 @@ def compute_panels(
 def _computed(
     panels: Panels[R], models: Mapping[str, str], studies: Mapping[Panel, Mapping[str, str]], work: PanelMaker[R]
 ) -> Panels[R]:
-    """The panels, once their folders are known to be theirs; models are loaded one after the other, and freed."""
-    say, out = teller(), panels.out
+    """The panels, after their folders were checked; models are loaded one after the other, and freed."""
+    say, out = progress_printer(), panels.out
     for panel, folder in panels.folders.items():
         with suppress(ValueError, FileNotFoundError):  # it is damaged, or not there yet
             panels.results[panel] = work.read(folder)
@@ -166,7 +166,7 @@ def _computed(
         say(f"{len(panels.results)} of {len(studies)} panels are in {out} already")
     with until_interrupted() as stopped:
         for name in dict.fromkeys(name for name, _ in todo):
-            model, told = None, len(panels.notes)
+            model, n_printed = None, len(panels.notes)
             with panels.or_left_out(name), panels.stage(f"loading {name}"):
                 model = work.load(*_split_revision(models[name]))
             for panel in (panel for panel in todo if panel[0] == name and model is not None):
@@ -175,8 +175,8 @@ def _computed(
                     claim_folder(panels.folders[panel], studies[panel], work.saved)
                     panels.results[panel] = work.compute(model, panel[1], panels.folders[panel])
                 done = f"{todo.index(panel) + 1} of {len(todo)} panels are done; Ctrl-C keeps them"
-                say("; ".join([*panels.notes[told:], done]))
-                told = len(panels.notes)
+                say("; ".join([*panels.notes[n_printed:], done]))
+                n_printed = len(panels.notes)
             if model is None:
                 say(panels.notes[-1])
             del model
@@ -193,7 +193,7 @@ def _computed(
 
 
 def joined(parts: Iterable[tuple[Mapping[str, Any], pd.DataFrame]]) -> pd.DataFrame:
-    """Tables below each other; what each is about comes first in its rows."""
+    """Tables below each other, with the labels of each table as the first columns of its rows."""
     tables = [pd.concat([pd.DataFrame(labels, index=part.index), part], axis=1) for labels, part in parts]
     return pd.concat(tables, ignore_index=True)
 
@@ -235,12 +235,12 @@ def _split_revision(name: str) -> tuple[str, str | None]:
 
 
 def _file_name(name: str) -> str:
-    """A name that any file system takes."""
+    """A name that every file system allows."""
     return re.sub(r"[^\w.@-]+", "_", name).strip("._")
 
 
 def _versions() -> dict[str, str]:
-    """The versions on which numbers depend."""
+    """The versions of the libraries on which numbers depend."""
     libraries = ("transformer-lens", "transformers", "torch")
     return {"mechheads": __version__} | {name: importlib.metadata.version(name) for name in libraries}
 
@@ -268,11 +268,11 @@ def _page(title: str, text: str, tables: Mapping[str, pd.DataFrame], notes: Iter
 
     drawn = figure.to_html(full_html=False, include_plotlyjs=False, config={"displaylogo": False})
     shown = "".join(html_table(table, choose=False) for table in _shown(tables))
-    told = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
+    listed = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{html.escape(title)}</title>'
         f"<style>{_STYLE}</style><script>{get_plotlyjs()}</script></head><body>"
-        f"<h1>{html.escape(title)}</h1><p>{html.escape(text)}</p>{shown}{told}"
+        f"<h1>{html.escape(title)}</h1><p>{html.escape(text)}</p>{shown}{listed}"
         f'<div class="figure">{drawn}</div></body></html>'
     )

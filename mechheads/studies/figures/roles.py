@@ -46,19 +46,19 @@ class _Roles(PanelMaker[tuple[Gates, Curves]]):
     def __init__(self, tasks: Mapping[str, Any], n: int | None, most: int, quick: bool, **fit: Any) -> None:
         self.tasks, self.n, self.most, self.quick, self.fit, self.draws = tasks, n, most, quick, fit, 5
         if quick:
-            self.fit = {name: min(given, _QUICK[name]) for name, given in fit.items()} | _QUICK_FIT
+            self.fit = {name: min(value, _QUICK[name]) for name, value in fit.items()} | _QUICK_FIT
             self.most, self.draws = min(most, _QUICK["most"]), 2
         self.fit["seeds"] = range(current().seed * self.fit["seeds"], (current().seed + 1) * self.fit["seeds"])
 
     def task(self, name: str, model: Model | None = None) -> Task:
         """The items of a task, by its short name."""
-        given, seed = self.tasks[name], current().seed
-        if not isinstance(given, Task):
-            return task_of(given, model=model, n=self.n, seed=seed)
-        return given if self.n is None else some_items(given, self.n, seed)
+        task, seed = self.tasks[name], current().seed
+        if not isinstance(task, Task):
+            return task_of(task, model=model, n=self.n, seed=seed)
+        return task if self.n is None else some_items(task, self.n, seed)
 
     def compute(self, model: Model, data: str, place: Path) -> tuple[Gates, Curves]:
-        """A ledger in the folder keeps an interrupted fit."""
+        """Fit the gates and test their roles; a ledger in the folder keeps an interrupted fit."""
         task = self.task(data, model)
         if self.quick and len(task) > _QUICK["n"]:
             task = some_items(task, _QUICK["n"], current().seed)
@@ -91,9 +91,9 @@ def roles_figure(
     """Curves that test the roles of heads, tasks by models, as in the causal head gating paper (arXiv 2505.13737).
 
     Gates are fitted to four fifths of a task's items and the curves measured on the rest. Models are loaded one after
-    the other, and what is finished is saved at once. After Ctrl-C, or if the process was killed, the same call goes on,
-    also in the middle of a fit. A model or task that cannot be loaded or read is left out, with a line
-    that says why.
+    the other, and finished panels are saved at once. After Ctrl-C, or if the process was killed, the same call
+    continues, also in the middle of a fit. A model or task that cannot be loaded or read is left out, and a note says
+    why.
 
     Args:
         models: as in ``mh.studies.categories_figure``.
@@ -107,15 +107,15 @@ def roles_figure(
         quick: at most 2 seeds, 20 larger updates of 8 items, 40 items and 20 heads, for a first look.
     """
     names = short_names(DEFAULT_MODEL if models is None else models, "models")
-    given = short_names(tasks, "tasks")
-    asked: dict[str, Any] = {"seeds": seeds, "updates": updates, "n": n, "most": most, "quick": quick}
-    work = _Roles(given, **asked)
+    by_name = short_names(tasks, "tasks")
+    options: dict[str, Any] = {"seeds": seeds, "updates": updates, "n": n, "most": most, "quick": quick}
+    work = _Roles(by_name, **options)
     data: dict[str, dict[str, Any]] = {}
-    for short, task in given.items():
+    for short, task in by_name.items():
         if isinstance(task, Task) or not needs_model(task):
             work.task(short)
         data[short] = {"task": mark(task, "task")} if isinstance(task, Task) else {"task": task, **file_hashes([task])}
-    panels = compute_panels(out, names, data, {"study": "figure of roles", "seed": current().seed, **asked}, work)
+    panels = compute_panels(out, names, data, {"study": "figure of roles", "seed": current().seed, **options}, work)
     shown: dict[str, dict[str, Curves]] = {}
     curves, heads, shares = [], [], []
     for (name, task), (gates, changes) in panels.results.items():

@@ -38,7 +38,7 @@ _SCORES: dict[str, tuple[ShipsScore, str]] = {
     "ships": ("ships", "changes the next token after a request most (Ships)"),
     "generalized": ("generalized_ships", "turns the states after all requests together most (Generalized Ships)"),
 }
-"""For each score that ranks heads: what ``mh.safety.compare_ablations`` calls it, and what the heads' ablation does."""
+"""Each score that ranks heads: its name in ``mh.safety.compare_ablations``, and what it measures, in words."""
 _TEXT = (
     "The {k} heads of each model whose ablation {does}, one marker for each {marked}, coloured by Generalized Ships. "
     "Both scores measure any change of the answer, not only a change in refusing: a model that refuses nothing has "
@@ -54,17 +54,17 @@ _Drawn = tuple[dict[str, dict[str, SafetyHeads]], dict[str, str], str]
 class _Safety(PanelMaker[dict[str, SafetyHeads]]):
     tables = ("refused", "top", "heads")
 
-    def __init__(self, texts: Mapping[str, Sequence[str]], ablations: Sequence[InterventionName], **asked: Any) -> None:
-        self.texts, self.ablations, self.asked = texts, ablations, asked
+    def __init__(self, texts: Mapping[str, Sequence[str]], ablations: Sequence[InterventionName], **more: Any) -> None:
+        self.texts, self.ablations, self.options = texts, ablations, more
         self.saved = [f"{ablation}.nc" for ablation in ablations]
 
     def compute(self, model: Model, data: str, place: Path) -> dict[str, SafetyHeads]:
-        found = compare_ablations(model, self.texts[data], ablations=self.ablations, **self.asked)
-        for scores in found.values():
+        by_ablation = compare_ablations(model, self.texts[data], ablations=self.ablations, **self.options)
+        for scores in by_ablation.values():
             finished(scores)
-        for ablation, scores in found.items():
+        for ablation, scores in by_ablation.items():
             scores.save(place / f"{ablation}.nc")
-        return found
+        return by_ablation
 
     def read(self, place: Path) -> dict[str, SafetyHeads]:
         return {ablation: SafetyHeads.load(place / f"{ablation}.nc") for ablation in self.ablations}
@@ -86,9 +86,9 @@ def safety_figure(
     """The heads of several models on which answers to requests depend, as in the Ships paper (arXiv 2410.13708).
 
     The paper's figure has two layouts, and both show the first ``k`` heads of each model, ablation and set of requests.
-    Models are loaded one after the other, and what is finished is saved at once. After Ctrl-C, or if the process was
-    killed, the same call goes on, and the other layout takes what is there. A model or set that cannot be loaded or
-    read is left out, with a line that says why.
+    Models are loaded one after the other, and finished panels are saved at once. After Ctrl-C, or if the process was
+    killed, the same call continues, and the other layout reuses the same panels. A model or set that cannot be loaded
+    or read is left out, and a note says why.
 
     Args:
         models: as in ``mh.studies.categories_figure``; by default, ``"smollm2-135m-refusal"``.
@@ -112,17 +112,17 @@ def safety_figure(
         )
     ranking, does = _SCORES[score]
     texts = {
-        short: list(load_requests(given) if isinstance(given, (str, Path)) else given) for short, given in sets.items()
+        short: list(load_requests(part) if isinstance(part, (str, Path)) else part) for short, part in sets.items()
     }
     if quick:
         texts = {short: few[:: ceil(len(few) / _QUICK)] for short, few in texts.items()}
-    asked: dict[str, Any] = {"ablations": list(ablations), "score": ranking, "k": k, "template": template}
+    options: dict[str, Any] = {"ablations": list(ablations), "score": ranking, "k": k, "template": template}
     panels = compute_panels(
         out,
         names,
         {short: {"requests": short, "texts": short_hash(texts[short])} for short in sets},
-        {"study": "figure of safety heads", "seed": current().seed, **asked},
-        _Safety(texts, **asked),
+        {"study": "figure of safety heads", "seed": current().seed, **options},
+        _Safety(texts, **options),
     )
     several = len(sets) > 1
     shown, headings, title = (_by_requests if by == "requests" else _by_ablation)(panels.results, list(sets), k)
@@ -140,10 +140,10 @@ def safety_figure(
 def _numbers(results: _Results, k: int) -> dict[str, pd.DataFrame]:
     """The tables of a figure."""
     heads, top, refused = [], [], []
-    for (model, data), found in results.items():
-        if counted := next(iter(found.values())).provenance.get("refused"):
+    for (model, data), by_ablation in results.items():
+        if counted := next(iter(by_ablation.values())).provenance.get("refused"):
             refused.append({"model": model, "requests": data, "refused": counted["n"], "of": counted["of"]})
-        for ablation, scores in found.items():
+        for ablation, scores in by_ablation.items():
             labels = {"model": model, "requests": data, "ablation": ablation}
             heads.append((labels, scores.to_dataframe()))
             first = scores.top(k)
@@ -155,11 +155,11 @@ def _by_requests(results: _Results, sets: Sequence[str], k: int) -> _Drawn:
     """A panel for each model and set of requests, with the ablations in it."""
     models = list(dict.fromkeys(model for model, _ in results))
     shown, headings = dict[str, dict[str, SafetyHeads]](), dict[str, str]()
-    for (model, data), found in results.items():
+    for (model, data), by_ablation in results.items():
         name = f"{model}, {data}" if len(sets) > 1 else model
-        shown[name] = dict(found)
+        shown[name] = dict(by_ablation)
         of = f" of {model}" if len(models) > 1 else ""
-        headings[name] = f"{heads_title(list(found.values()))}{of} on {_requests(data)}"
+        headings[name] = f"{heads_title(list(by_ablation.values()))}{of} on {_requests(data)}"
     return shown, headings, " and ".join(models) if len(models) < 3 else f"{len(models)} models"
 
 
@@ -167,12 +167,12 @@ def _by_ablation(results: _Results, sets: Sequence[str], k: int) -> _Drawn:
     """A panel for each ablation and set of requests, with the models in it."""
     shown, headings = dict[str, dict[str, SafetyHeads]](), dict[str, str]()
     for data in sets:
-        of_set = {model: found for (model, other), found in results.items() if other == data}
+        of_set = {model: scores for (model, other), scores in results.items() if other == data}
         for ablation in next(iter(of_set.values()), {}):
             name = f"{ablation}, {data}" if len(sets) > 1 else ablation
-            shown[name] = {model: found[ablation] for model, found in of_set.items()}
+            shown[name] = {model: scores[ablation] for model, scores in of_set.items()}
             headings[name] = NAMES.get(ablation, ablation) + (f" on {_requests(data)}" if len(sets) > 1 else "")
-    first = heads_title([scores for found in results.values() for scores in found.values()])
+    first = heads_title([scores for by_ablation in results.values() for scores in by_ablation.values()])
     return shown, headings, f"{first} on {' and '.join(map(_requests, sets))}"
 
 
