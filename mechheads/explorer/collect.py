@@ -1,4 +1,4 @@
-"""Puts together what ``mh.explore`` is given: an atlas of the model, and the results that have no place in it."""
+"""Collects the contents of a page for ``mh.explore``: an atlas of the model, and results that fit nowhere in it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Sizes = tuple[int, int]
 
 @dataclass
 class Collected:
-    """What is shown of a model: an atlas, results that are no scores by name, and the model if it was given."""
+    """The contents of a page: an atlas, further results by name, and the model if it is among the arguments."""
 
     atlas: Atlas
     tables: dict[str, TableResult] = field(default_factory=dict)
@@ -57,8 +57,8 @@ class Collected:
 
 
 def collect(what: Any, live: Model | None = None, head: HeadLike | None = None) -> Collected:
-    """What was given, of one model, from results, an atlas, runs and a model in lists and dicts; everything is checked
-    before anything is run."""
+    """The contents of a page, from results, an atlas, runs and a model in lists and dicts, all of one model.
+    Everything is checked before anything is run."""
     items = list(_flat("what", None, what))
     name, sizes = _one_model(items)
     if live is not None and not isinstance(live, Model):
@@ -77,16 +77,16 @@ def collect(what: Any, live: Model | None = None, head: HeadLike | None = None) 
         atlas = _without(build_atlas(model, quick=True), results)
     atlas = atlas or Atlas(name or _A_MODEL, shape=sizes)
     copied = {"own": dict(atlas.own), "safety": dict(atlas.safety), "notes": list(atlas.notes)}
-    made = Collected(replace(atlas, model=name or _A_MODEL, **copied), {}, model)
+    collected = Collected(replace(atlas, model=name or _A_MODEL, **copied), {}, model)
     for one in results:
-        _put(one, made)
-    return made
+        _put(one, collected)
+    return collected
 
 
 @dataclass(frozen=True, eq=False)
 class _Item:
-    """One thing that was given.
-    ``where`` is what messages call it, ``name`` its key in a dict, ``model`` and ``sizes`` what is known of its model.
+    """One object to show.
+    ``where`` is its name in messages, ``name`` its key in a dict, ``model`` and ``sizes`` its model's name and size.
     """
 
     where: str
@@ -97,7 +97,7 @@ class _Item:
 
 
 def _flat(where: str, name: str | None, what: Any) -> Iterator[_Item]:
-    """Everything in lists and dicts, with the nearest key."""
+    """The objects in nested lists and dicts, each with the nearest key."""
     if isinstance(what, _KNOWN):
         yield _Item(where, name, what, *_of_model(where, what))
     elif isinstance(what, Mapping):
@@ -119,7 +119,7 @@ def _flat(where: str, name: str | None, what: Any) -> Iterator[_Item]:
 
 
 def _of_model(where: str, thing: Any) -> tuple[str, Sizes | None]:
-    """The name of the model that something is about, and its size."""
+    """The name and the size of an object's model; empty and None if they are not known."""
     if isinstance(thing, Atlas):
         return thing.model, thing.sizes if thing.results or thing.tables else None
     if isinstance(thing, Model):
@@ -128,20 +128,19 @@ def _of_model(where: str, thing: Any) -> tuple[str, Sizes | None]:
         if "pattern" not in thing.stores:
             raise ValueError(f'{where} is a run without patterns; give model.cache(prompts, sites=("pattern",))')
         return "" if thing.model is None else thing.model.name, (thing.n_layers, thing.n_heads)
-    known = thing.provenance
-    named, sizes = known.get("model"), (known.get("n_layers"), known.get("n_heads"))
-    name = named if isinstance(named, str) else ""
+    provenance = thing.provenance
+    model, layers, heads = (provenance.get(name) for name in ("model", "n_layers", "n_heads"))
+    name = model if isinstance(model, str) else ""
     scores = next(iter(thing.values())) if isinstance(thing, Roles) else thing
     if isinstance(scores, HeadScores):
         return name, (scores.n_layers, scores.n_heads)
     if isinstance(thing, HeadPatterns):
         return name, (thing.first.shape[0], thing.first.shape[1])
-    layers, heads = sizes
     return name, (layers, heads) if isinstance(layers, int) and isinstance(heads, int) else None
 
 
 def _one_model(items: Sequence[_Item]) -> tuple[str, Sizes]:
-    """The name of the one model that everything is of, empty if nothing says it, and its size."""
+    """The name of the one model of all items, empty if it is not known, and its size."""
     name = next((one.model for one in items if one.model), "")
     sizes = next((one.sizes for one in items if one.sizes is not None), None)
     atlases = [one for one in items if isinstance(one.thing, Atlas)]
@@ -168,9 +167,9 @@ def _one_model(items: Sequence[_Item]) -> tuple[str, Sizes]:
     return name, sizes
 
 
-def _put(one: _Item, made: Collected) -> None:
-    """Put one result in its place in the atlas, or beside it."""
-    atlas, thing = made.atlas, one.thing
+def _put(one: _Item, collected: Collected) -> None:
+    """Put one result in its place in the atlas, or among the tables."""
+    atlas, thing = collected.atlas, one.thing
     place = next((place for kind, place in _PLACES.items() if isinstance(thing, kind)), None)
     if place is not None and getattr(atlas, place) is None:
         setattr(atlas, place, thing)
@@ -186,12 +185,12 @@ def _put(one: _Item, made: Collected) -> None:
         patterns = thing if isinstance(thing, HeadPatterns) else patterns_of(thing.attention, before)
         atlas.patterns = patterns if atlas.patterns is None else joined(atlas.patterns, patterns)
     else:
-        called = f"{thing.kind.replace('_', ' ')}, {thing.name}" if isinstance(thing, Curves) else thing.name
-        made.tables[_unused(one.name or called, made.tables)] = thing
+        title = f"{thing.kind.replace('_', ' ')}, {thing.name}" if isinstance(thing, Curves) else thing.name
+        collected.tables[_unused(one.name or title, collected.tables)] = thing
 
 
 def _is_ships(safety: SafetyHeads) -> bool:
-    """Whether the heads were found by Ships, not by their contribution to refusals."""
+    """Whether the heads were ranked by Ships, not by their contribution to refusals."""
     return safety.provenance.get("score", "ships") == "ships"
 
 
@@ -200,7 +199,7 @@ def _ablation(safety: SafetyHeads) -> str:
 
 
 def patterns_of(attention: Attention, name: str = "") -> HeadPatterns:
-    """The patterns of a run, as far as a page shows them; the names of its prompts begin with ``name``."""
+    """The patterns of a run with the weights that a page shows; the names of its prompts begin with ``name``."""
     check_length(attention)
     return HeadPatterns.of([attention], [f"{name}prompt {i}" for i in range(len(attention.strings))], n_keys=N_KEYS)
 
@@ -213,7 +212,7 @@ def check_length(attention: Attention) -> None:
 
 
 def _without(atlas: Atlas, results: Sequence[_Item]) -> Atlas:
-    """An atlas that was built, without what the results stand in the place of."""
+    """A new atlas without the parts that the results replace."""
     for one in results:
         for place in (place for kind, place in _PLACES.items() if isinstance(one.thing, kind)):
             setattr(atlas, place, None)

@@ -1,7 +1,7 @@
-"""Everything that the page gets: what Python sends, and ``front/src/data.ts`` says to the page.
+"""The types of all data that Python sends to the page; ``front/src/data.ts`` has the same types for the page.
 
 ``python -m docs.contract`` writes that file from the classes below and in ``live.py``; ``blocks`` and
-``to_json`` write them.
+``to_json`` write the data.
 
 - The page: ``<script type="application/json" id="mh-page">`` is a ``Page``. Blocks are JSON, deflated and in base64, in
   ``<script type="application/octet-stream;base64" id="...">``: ``mh-shared`` is the ``Shared``, ``mh-heads-L`` the
@@ -27,7 +27,7 @@ import numpy as np
 from mechheads.heads import HeadId
 
 _LEVEL: int = 7
-"""Of compression: 3% fewer bytes than 5, for a quarter more time of the whole page."""
+"""The level of compression: 3% fewer bytes than with 5, for a quarter more time of the whole page."""
 _ESCAPED: dict[int, str] = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&"})
 
 Num = float | None
@@ -39,7 +39,7 @@ Way = Literal["q", "k", "v", "final"]
 
 
 class Page(TypedDict):
-    """What the page shows first."""
+    """The data of the page's first view."""
 
     schema: Literal[1]
     # "run" has patterns only, and no columns
@@ -47,12 +47,12 @@ class Page(TypedDict):
     version: str  # of mechheads
     title: str
     model: Model
-    live: Live | None  # where an own text can be run; None in the offline page
+    live: Live | None  # if texts of the reader's own can be run; None in the offline page
     start: HeadName | None  # the card that is open at first. An atlas with one has only its card, and those it links to
 
 
 class Live(TypedDict):
-    """The limits of a notebook's widget, which runs own texts.
+    """The limits of a notebook's widget, which runs texts of the reader's own.
 
     Messages are ``{type: "text", id, text, head}`` and ``{type: "cancel", id}``; the answer is ``{type: "text",
     ...TextAnswer}`` or ``{type: "error", id, error}``; and ``{type: "page", id}`` asks for the page as a file, ``{...,
@@ -64,7 +64,7 @@ class Live(TypedDict):
 
 
 class Model(TypedDict):
-    """What is known of a model."""
+    """A model and its results."""
 
     name: str
     nLayers: int
@@ -74,18 +74,18 @@ class Model(TypedDict):
     notes: list[str]  # what was left out, and why
     interrupted: bool
     sources: list[Source]  # the results behind the numbers
-    citation: str  # BibTeX of all
+    citation: str  # BibTeX of all results
     cautions: list[str]  # fixed texts: what may not be concluded
     columns: list[Column]
     categories: Categories | None
     behaviours: Behaviours | None
     circuits: list[Circuit]  # sets of heads with their stored faithfulness
     tables: list[Table]  # results that are about no single head
-    panes: list[str]  # parts of a card that have something for some head, or that say why they have not
+    panes: list[str]  # parts of a card that have data for some head, or that say why they have none
 
 
 class Question(TypedDict):
-    """What a part of the results is about, and the heads whose effect is large enough to name."""
+    """A question that some results answer, and the heads whose effect is large enough to name."""
 
     key: str
     title: str  # such as "naming the capital"
@@ -104,15 +104,15 @@ class Interval(TypedDict):
 
 
 class Row(Interval):
-    """A head of a question: what was measured, beside chance and with the family p if it was tested over heads."""
+    """A head of a question: its value and null, and the family p if all heads were tested together."""
 
     head: HeadName
     measured: str
-    column: str  # the column of the table that has it
+    column: str  # the column of the table that has the value
     value: Num
     null: Num
     p: Num
-    n: int  # of how many prompts it is a mean; 0 if it is none. Without an interval, these are too few
+    n: int  # how many prompts it is a mean over; 0 if it is not a mean. Without an interval, they are too few
     unit: str
     rank: int  # 1 for the head furthest from the null; equal heads share a rank
     of: int
@@ -137,7 +137,7 @@ class Source(TypedDict):
 
     name: str
     call: str  # the Python call, of a model called ``model``; empty if none is known
-    prompts: str  # how many there were
+    prompts: str  # how many, in words
     file: str | None  # beside the page
 
 
@@ -231,7 +231,7 @@ class Shared(TypedDict):
 
     words: list[str]  # texts of tokens
     windows: list[list[int]]  # of ordinary text, as numbers of ``words``
-    prompts: list[Prompt]  # those whose patterns are kept
+    prompts: list[Prompt]  # those with patterns
     pairs: list[Pair]  # the patched pairs, in the order of ``Effect.values``
     requests: list[str]  # in the order of ``Ships.values``. Harmful: shown folded
     labels: dict[str, list[str]]  # by the names of effects of the reader's own, the labels of their prompts
@@ -274,8 +274,8 @@ class Head(TypedDict):
 class Attention(TypedDict):
     """Sparse attention of one head in one text.
 
-    For query q, ``first[q]`` goes to token 0 and ``weights[q][i]`` to ``keys[q][i]``, the largest first; what is left
-    goes to keys that were not kept.
+    For query q, ``first[q]`` goes to token 0 and ``weights[q][i]`` to ``keys[q][i]``, the largest first; the rest goes
+    to keys that are not listed.
     """
 
     first: list[Byte]
@@ -321,7 +321,7 @@ class Pattern(TypedDict):
 
 
 class RelationEvidence(Interval):
-    """What speaks for a relation."""
+    """The evidence that a head implements a relation."""
 
     relation: str
     category: str
@@ -352,7 +352,7 @@ class TestedScore(Score):
 
 
 class Effect(TestedScore):
-    """What changes with a head; ``values``: of each of ``Shared.pairs``, or of ``Shared.labels[name]``."""
+    """The effect of changing a head; ``values``: for each of ``Shared.pairs``, or of ``Shared.labels[name]``."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""``mh.explore``, ``mh.head_card`` and the view of a run's patterns: in a notebook shown, elsewhere a page."""
+"""``mh.explore``, ``mh.head_card`` and the view of a run's patterns: shown in a notebook, elsewhere saved as a page."""
 
 from __future__ import annotations
 
@@ -39,11 +39,10 @@ def explore(what: Any, path: str | Path | None = None, *, model: Model | None = 
     Args:
         what: one or several of these, in any mix, in lists and dicts: ``HeadScores`` and every other result, a run
             (``model.cache(prompts)``), an atlas (``mh.build_atlas``), or the model, of which a quick atlas is built
-            unless one is given too.
+            unless there is one too.
         path: write the page to this file. Without it, a notebook shows the page, and elsewhere it is written to
             ``explorer.html``.
-        model: the model, to run own texts; a notebook then shows a widget, which needs
-            its kernel.
+        model: the model, to run your own texts; a notebook then shows a widget, which needs its kernel.
 
     Returns:
         What a notebook shows, or the path of the page. The page is one file and needs no network.
@@ -52,7 +51,7 @@ def explore(what: Any, path: str | Path | None = None, *, model: Model | None = 
         ValueError: if something cannot be shown, results differ in model or size, the model is of another size, or
             ``path`` can be no file; before anything is run.
         FileNotFoundError: if there is no such folder; before anything is run.
-        ImportError: if a notebook needs anywidget for a widget, and no path was given.
+        ImportError: if a notebook needs anywidget for a widget, and there is no path.
 
     >>> import tempfile, numpy as np
     >>> mine, theirs = (mh.HeadScores.from_scores(s * np.eye(3), name="effect", kind="demo") for s in (1, 2))
@@ -69,7 +68,7 @@ def explore(what: Any, path: str | Path | None = None, *, model: Model | None = 
 
 
 def head_card(what: Any, head: HeadLike, path: str | Path | None = None, *, model: Model | None = None) -> Any:
-    """Show everything that is known of one head.
+    """Show all results of one head in a page.
 
     Args:
         what: as in ``mh.explore``.
@@ -111,12 +110,12 @@ def _check_path(path: str | Path | None) -> None:
         check_kind(Path(path), b"<")
 
 
-def _shown(payload: Payload, path: str | Path | None, usual: str, model: Model | None) -> Any:
-    """The page as a file, or in a notebook; ``usual`` is its name if nobody gave one, ``model`` what runs own texts."""
+def _shown(payload: Payload, path: str | Path | None, default: str, model: Model | None) -> Any:
+    """The page as a file, or in a notebook; ``default`` is the name of the file without a path."""
     if path is not None:
         return write(payload, path)
     if not in_notebook():
-        page = Path(usual)
+        page = Path(default)
         if page.is_file() and page.stat().st_size and b'id="mh-root"' not in page.read_bytes():
             raise ValueError(f"{page} is there and is no page of the explorer, so it is not replaced; give path=")
         return write(payload, page)
@@ -221,7 +220,7 @@ def _answer(widget: Any, content: Mapping[str, Any], live: Live) -> None:
 
 
 def saved(payload: Payload) -> str:
-    """What a saved notebook shows without a kernel: the page in a frame of its own; or its tables, or title."""
+    """The HTML that a saved notebook shows without a kernel: the page in a frame, or only its tables or its title."""
     page, title = _saved_page(payload), html.escape(payload.page["title"])
     tables = answer(payload.page) or title
     if len(page) <= _SAVED:

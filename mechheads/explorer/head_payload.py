@@ -1,4 +1,4 @@
-"""The columns of the page, and the cards of heads: what an atlas holds of each head, pane by pane."""
+"""The columns of the page, and the cards of heads: the results of an atlas for each head, pane by pane."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ ACTIVITY = (
     "share of the residual stream."
 )
 LEAST = 8
-"""Attention to a key, in 255ths, that is kept."""
+"""The least attention to a key in examples, in 255ths; smaller weights are left out."""
 STEP = 5
-"""Attention in examples is rounded to so many 255ths, 2%, so that a page of all heads stays small."""
+"""Attention in examples is rounded to multiples of so many 255ths, 2%, so that a page of all heads stays small."""
 SIZES_STEP = 15
 """The same for the sizes of what tokens offer."""
 _MANY = 512
-"""If a model has more heads, each part of the examples has one."""
+"""If a model has more heads, a page shows one example of each part instead of two."""
 _OF_EXAMPLES = ("window", "text", "activity", "query", "key", "weight")
 
 
 class Parts:
-    """What the page needs of an atlas in several places, made once."""
+    """The data of an atlas that several parts of a page use, computed once."""
 
     def __init__(self, atlas: Atlas) -> None:
         self.atlas, self.table, self.questions = atlas, atlas.to_dataframe(), atlas.questions()
@@ -65,8 +65,8 @@ class Parts:
         }
 
     def _rows(self, head: HeadId) -> list[contract.CardRow]:
-        found = card_rows(self.questions, head.layer * self.atlas.sizes[1] + head.head)
-        return [contract.CardRow(question=question.key, **plain(vars(row))) for question, row in found]
+        rows = card_rows(self.questions, head.layer * self.atlas.sizes[1] + head.head)
+        return [contract.CardRow(question=question.key, **plain(vars(row))) for question, row in rows]
 
     def _text(self, head: HeadId) -> contract.TextPane | None:
         if self.atlas.examples is None:
@@ -124,15 +124,15 @@ def linked_heads(atlas: Atlas, head: HeadId) -> set[HeadId]:
 
 
 def attention(keys: np.ndarray, weights: np.ndarray, first: np.ndarray) -> contract.Attention:
-    """Sparse attention [query, kept] of one head in one text, the largest key first; in 255ths."""
-    kept = weights > 0
-    ends = kept.sum(-1).cumsum().tolist()
+    """Sparse attention of one head in one text, from arrays [query, n_keys]; the largest key first, in 255ths."""
+    positive = weights > 0
+    ends = positive.sum(-1).cumsum().tolist()
     spans = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
-    of_keys, of_weights = keys[kept].tolist(), weights[kept].tolist()
+    all_keys, all_weights = keys[positive].tolist(), weights[positive].tolist()
     return {
         "first": first.tolist(),
-        "keys": [of_keys[span] for span in spans],
-        "weights": [of_weights[span] for span in spans],
+        "keys": [all_keys[span] for span in spans],
+        "weights": [all_weights[span] for span in spans],
     }
 
 
@@ -159,7 +159,7 @@ def _by_head(examples: HeadExamples) -> dict[str, list[tuple[int, dict[str, Any]
 
 
 def _text_pane(examples: HeadExamples, rows: list[tuple[int, dict[str, Any]]], each: int) -> contract.TextPane:
-    """The examples of a head; of each part the first few."""
+    """The first few examples of each part of a head."""
     parts: dict[str, list[contract.Example]] = {part: [] for part in PARTS}
     for at, row in rows:
         if len(parts[row["part"]]) < each:
@@ -167,11 +167,11 @@ def _text_pane(examples: HeadExamples, rows: list[tuple[int, dict[str, Any]]], e
             keys, weights, first, sizes = (
                 of[at, :n] for of in (examples.keys, examples.weights, examples.first, examples.sizes)
             )
-            kept = weights * (weights >= LEAST)
+            large = weights * (weights >= LEAST)
             parts[row["part"]].append(
                 contract.Example(
                     **{name: plain(row[name]) for name in _OF_EXAMPLES},
-                    attention=attention(keys, rounded(kept, STEP), rounded(first, STEP)),
+                    attention=attention(keys, rounded(large, STEP), rounded(first, STEP)),
                     sizes=rounded(sizes, SIZES_STEP).tolist(),
                 )
             )
@@ -180,7 +180,7 @@ def _text_pane(examples: HeadExamples, rows: list[tuple[int, dict[str, Any]]], e
 
 @dataclass(frozen=True)
 class _Effect:
-    """What changes with heads: scores without extra dimensions, which heads have one, and whether they are your own."""
+    """An effect of heads: scores without extra dimensions, which heads have one, and whether they are your own."""
 
     scores: HeadScores
     name: str
@@ -196,7 +196,7 @@ class _Effect:
 
 
 def _effects(atlas: Atlas, known: Mapping[str, Metadata]) -> list[_Effect]:
-    """The effects of an atlas, and your own on prompts."""
+    """The effects of an atlas, and your own scores that are means over prompts."""
     effects, every = [], np.ones(atlas.sizes, dtype=bool)
     if atlas.patching is not None:
         effects.append(_Effect(atlas.patching, "patching", "Patching", known["patching"].meaning, every))
@@ -230,18 +230,18 @@ def _safety_pane(atlas: Atlas, head: HeadId) -> list[contract.Ships] | None:
 
 _STATISTICS = {"score": "score", "low": "ci_low", "high": "ci_high", "p": "p_family", "q": "q_value"}
 _VALUES = {"values": "values"}
-"""Keys of the page, and the variables of scores that they hold."""
+"""Keys of the page, and the variables of scores that they stand for."""
 
 
 def _numbers(scores: HeadScores, at: tuple[int, ...], names: Mapping[str, str]) -> dict[str, Any]:
-    """What scores hold at a place, by the keys of the page: None, or no values, for what they do not have."""
+    """The numbers of scores at an index, by the keys of the page; None, or no values, for variables they lack."""
     data = scores.dataset.variables
     missing = {"values": []}
     return plain({key: data[name].values[at] if name in data else missing.get(key) for key, name in names.items()})
 
 
 def _prompts(scores: HeadScores) -> list[str]:
-    """The labels of the prompts, or starts, behind scores."""
+    """The cluster labels of the prompts, or starts, that scores are means over."""
     return [] if "cluster" not in scores.dataset else [str(label) for label in scores.dataset["cluster"].values]
 
 
@@ -252,7 +252,7 @@ _LISTED = 6
 
 
 def paths_pane(atlas: Atlas, head: HeadId) -> contract.PathsPane | None:
-    """The heads that a head reads from and writes to, by path patching; None if that was not done."""
+    """The heads that a head reads from and writes to, by path patching; None without path patching."""
     paths = atlas.paths
     if paths is None:
         return None
@@ -277,7 +277,7 @@ def paths_pane(atlas: Atlas, head: HeadId) -> contract.PathsPane | None:
 
 
 def _relations(labels: HeadLabels, relations: HeadScores | None, head: HeadId) -> list[contract.RelationEvidence]:
-    """The relations with most evidence of a head, and all that are evidence for a label."""
+    """The relations with the largest phi of a head, and all that are evidence for a label."""
     data, at = labels.dataset.variables, (head.layer, head.head)
     names = {"phi": "phi", "low": "phi_low", "high": "phi_high", "q": "q", "null": "null_phi"}
     evidence, below = data["is_evidence"].values[at], data["is_below_floor"].values[at]
@@ -314,7 +314,7 @@ GROUPS: dict[QuestionKind, str] = {
     "text": "On text",
     "weights": "By weights",
 }
-"""The headings under which columns stand, by what the scores are evidence about."""
+"""The headings of columns in menus, by what the scores are evidence about."""
 _PATH = "The effect of one path from the head to a receiver, if all other heads keep their values."
 _OF_PAIRS = "The share of a relation's pairs whose target is among the strongest outputs of the head, "
 _GATE = "How far the gate of the head holds its role after the fits."
@@ -346,7 +346,7 @@ YOUR_OWN = "Your own"
 
 
 class Metadata(NamedTuple):
-    """What a column is called, measures and comes from; ``question``: the key of its question."""
+    """The label, meaning and source of a column; ``question``: the key of its question."""
 
     label: str
     meaning: str
@@ -386,12 +386,12 @@ COLUMNS = {
         "Best relation", "The relation of phi.", "", GROUPS["weights"], "weights", False, "labels"
     ),
 }
-"""The columns of ``Atlas.to_dataframe`` that have a value of their own and are no scores."""
+"""The columns of ``Atlas.to_dataframe`` that have a value of their own and are not scores."""
 
 
 def known_columns(atlas: Atlas) -> dict[str, Metadata]:
-    """What is known of each column that has a value of its own."""
-    own, keys, found = atlas.own_views, question_of(atlas), dict(COLUMNS)
+    """The metadata of each column that has a value of its own."""
+    own, keys, known = atlas.own_views, question_of(atlas), dict(COLUMNS)
     for name, scores in atlas.views.items():
         mine = name in own
         source = own[name].of[0] if mine else result_of(name)
@@ -400,7 +400,7 @@ def known_columns(atlas: Atlas) -> dict[str, Metadata]:
                 continue
             metadata = kind_of(kind or kind_name(scores))
             least = np.nanmin(scores.dataset[kind or "score"].values, initial=0.0)
-            found[column] = Metadata(
+            known[column] = Metadata(
                 shortened(own[name].label) if mine and not kind else label_of(scores, kind),
                 MEANINGS.get(kind or kind_name(scores), "Scores of your own."),
                 metadata.unit if kind else scores.unit,
@@ -409,7 +409,7 @@ def known_columns(atlas: Atlas) -> dict[str, Metadata]:
                 not kind and (has_null(scores) or bool(least < 0)),
                 source,
             )
-    return found
+    return known
 
 
 def result_of(view: str) -> str:

@@ -1,4 +1,4 @@
-"""Own texts: the pattern, the parts of a logit and the effect of an ablation at once, one text at a time.
+"""Runs the reader's texts: a head's pattern, the parts of a logit and the effect of an ablation, one text at a time.
 
 ``check`` reads a request of the notebook's widget, and ``Live.answer`` computes.
 """
@@ -34,10 +34,10 @@ MAX_CHARACTERS = 8000
 MAX_TOKENS = 512
 _NEXT = 10
 """How many next tokens are listed."""
-_KEPT = 8
-"""Keys that are kept of each query."""
+_N_KEYS = 8
+"""How many keys are listed for each query."""
 _PARTS = 5
-"""Parts of a score that are listed on each side; the others are summed."""
+"""How many parts of a score are listed on each side; the others are summed."""
 
 
 class Refused(Exception):
@@ -45,7 +45,7 @@ class Refused(Exception):
 
 
 class TextRequest(NamedTuple):
-    """A text to run, and the head that is asked about; with query and key: why it attends from one to the other."""
+    """A text to run, and a head; ``pair``, a query and a key, asks why the head attends from one to the other."""
 
     id: str
     text: str
@@ -54,7 +54,7 @@ class TextRequest(NamedTuple):
 
 
 class TextAnswer(TypedDict):
-    """What a model makes of a text."""
+    """The results of a text."""
 
     id: str
     text: str
@@ -82,7 +82,7 @@ class Why(TypedDict):
 
 
 class WhySide(TypedDict):
-    """What the residual stream at one token gives, the largest first."""
+    """The parts of a score that come from the residual stream at one token, the largest first."""
 
     parts: list[WhyPart]
     others: int  # how many parts are not listed
@@ -128,22 +128,22 @@ class Next(TypedDict):
     probability: float
 
 
-def check(given: Mapping[str, Any], n_layers: int, n_heads: int) -> TextRequest:
+def check(fields: Mapping[str, Any], n_layers: int, n_heads: int) -> TextRequest:
     """Read a request of the page."""
     try:
-        text, head = check_unicode(given["text"], "text"), given["head"]
+        text, head = check_unicode(fields["text"], "text"), fields["head"]
         if not 0 < len(text) <= MAX_CHARACTERS:
             raise Refused(f"text must be a text of 1 to {MAX_CHARACTERS} characters")
-        pair = (int(given["query"]), int(given["key"])) if "query" in given else None
+        pair = (int(fields["query"]), int(fields["key"])) if "query" in fields else None
         if pair is not None and (head is None or not 0 <= pair[1] <= pair[0]):
             raise Refused("query and key must be two tokens, the key not after the query, of a head")
-        return TextRequest(str(given["id"]), text, None if head is None else check_head(head, n_layers, n_heads), pair)
+        return TextRequest(str(fields["id"]), text, None if head is None else check_head(head, n_layers, n_heads), pair)
     except (KeyError, TypeError, ValueError) as error:
         raise Refused(f"the request is not valid: {error}") from error
 
 
 class Live:
-    """Answers requests about own texts, one at a time."""
+    """Answers requests about the reader's texts, one at a time."""
 
     def __init__(self, model: Model) -> None:
         self.model, self.n_layers, self.n_heads = model, model.n_layers, model.n_heads
@@ -152,25 +152,25 @@ class Live:
         self._cancelled: set[str] = set()
 
     def page_entry(self) -> contract.Live:
-        """What a page needs to know of it."""
+        """The limits of texts, for the page."""
         return {"maxCharacters": MAX_CHARACTERS, "maxTokens": self.max_tokens}
 
     def cancel(self, name: str) -> None:
-        """Stop a request that waits or is computed."""
+        """Stop a request that is waiting or running."""
         self._cancelled.add(name)
 
-    def answer(self, asked: TextRequest) -> TextAnswer | WhyAnswer:
+    def answer(self, request: TextRequest) -> TextAnswer | WhyAnswer:
         """The answer to a request, a ``WhyAnswer`` if it has a query and a key."""
 
         def go_on() -> None:
-            if asked.id in self._cancelled:
+            if request.id in self._cancelled:
                 raise Refused("cancelled")
 
         try:
             with self._turn:
-                return self._compute(asked, go_on) if asked.pair is None else self._why(asked, asked.pair, go_on)
+                return self._text(request, go_on) if request.pair is None else self._why(request, request.pair, go_on)
         finally:
-            self._cancelled.discard(asked.id)
+            self._cancelled.discard(request.id)
 
     def _read(self, text: str, go_on: Callable[[], None]) -> tuple[Prompts, Tokens]:
         """A text as a prompt, and its tokens."""
@@ -186,16 +186,16 @@ class Live:
         go_on()
         return prompts, tokens
 
-    def _compute(self, asked: TextRequest, go_on: Callable[[], None]) -> TextAnswer:
+    def _text(self, request: TextRequest, go_on: Callable[[], None]) -> TextAnswer:
         start = time.perf_counter()
-        prompts, tokens = self._read(asked.text, go_on)
-        logits, pattern = _run(self.model, tokens, asked.head)
+        prompts, tokens = self._read(request.text, go_on)
+        logits, pattern = _run(self.model, tokens, request.head)
         answer: TextAnswer = {
-            "id": asked.id,
-            "text": asked.text,
+            "id": request.id,
+            "text": request.text,
             "tokens": list(tokens.strings[0]),
             "next": _next(self.model, logits),
-            "head": None if asked.head is None else str(asked.head),
+            "head": None if request.head is None else str(request.head),
             "attention": pattern,
             "attribution": None,
             "ablation": None,
@@ -207,40 +207,40 @@ class Live:
             answer["attribution"] = _parts(self.model, prompts, answer["next"][0]["token"])
         except ValueError as error:
             answer["notes"].append(str(error))
-        if asked.head is not None:
+        if request.head is not None:
             go_on()
-            without, _ = _run(self.model, tokens, asked.head, off=True)
+            without, _ = _run(self.model, tokens, request.head, off=True)
             before, after = logits.double().log_softmax(-1), without.double().log_softmax(-1)
             kl = float((before.exp() * (before - after)).sum().clamp_min(0))
             answer["ablation"] = {"kind": "zero", "after": _next(self.model, without), "kl": kl}
         answer["seconds"] = time.perf_counter() - start
         return answer
 
-    def _why(self, asked: TextRequest, pair: tuple[int, int], go_on: Callable[[], None]) -> WhyAnswer:
+    def _why(self, request: TextRequest, pair: tuple[int, int], go_on: Callable[[], None]) -> WhyAnswer:
         start = time.perf_counter()
-        prompts, tokens = self._read(asked.text, go_on)
+        prompts, tokens = self._read(request.text, go_on)
         query, key = pair
         if query >= tokens.ids.shape[1]:
             raise Refused(f"text has {tokens.ids.shape[1]} tokens; query and key must be among them")
         try:
             with settings(progress=False):
-                found = attention_attribution(self.model, prompts, asked.head or "", query=query, key=key)
+                result = attention_attribution(self.model, prompts, request.head or "", query=query, key=key)
         except ValueError as error:
             raise Refused(str(error)) from error
-        data = found.query.dataset
+        data = result.query.dataset
         why: Why = {
             "query": query,
             "key": key,
             "weight": float(data["attention"].values[0]),
             "total": float(data["total"].values[0]),
-            "atQuery": _side(found.parts("query").set_index("part")["score"].to_dict()),
-            "atKey": _side(found.parts("key").set_index("part")["score"].to_dict()),
+            "atQuery": _side(result.parts("query").set_index("part")["score"].to_dict()),
+            "atKey": _side(result.parts("key").set_index("part")["score"].to_dict()),
         }
-        return {"id": asked.id, "why": why, "seconds": time.perf_counter() - start}
+        return {"id": request.id, "why": why, "seconds": time.perf_counter() - start}
 
 
 def _side(parts: Mapping[str, float]) -> WhySide:
-    """The parts of one side that are largest by size, and the sum of the others."""
+    """The parts of one side with the largest absolute values, and the sum of the others."""
     in_order = sorted(parts, key=lambda name: -abs(parts[name]))
     return {
         "parts": [{"name": name, "value": _short(parts[name])} for name in in_order[:_PARTS]],
@@ -279,7 +279,7 @@ def _run(
         raise Refused("the model gives NaN or infinity for this text")
     if not seen:
         return logits, None
-    keys, weights, first = (each[0] for each in sparse(seen[0].float().cpu().numpy(), _KEPT))
+    keys, weights, first = (each[0] for each in sparse(seen[0].float().cpu().numpy(), _N_KEYS))
     return logits, attention(keys, weights, first)
 
 

@@ -1,6 +1,6 @@
-"""The explorer's page: one HTML file that holds its data, its style and its script, and needs no network.
+"""The explorer's page: one HTML file with its data, style and script, which needs no network.
 
-Its tables stand in it for readers whose scripts are off.
+It also has its tables as HTML, for readers whose scripts are off.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def style() -> str:
 
 
 def policy() -> str:
-    """What the page may do: run this script and style, and show pictures that it draws."""
+    """The content security policy: the page may run this script and style, and show pictures that it draws."""
     return (
         f"default-src 'none'; script-src {_hash(script())}; style-src {_hash(style())}; img-src data: blob:; "
         f"connect-src 'none'; base-uri 'none'; form-action 'none'"

@@ -1,4 +1,4 @@
-"""What a page gets: the data of its first view, and blocks that it opens when they are asked for."""
+"""The data of a page: its first view, and blocks that it opens when they are needed."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns
 
 _ROWS = 200
-"""The most rows of a table that is no view of heads."""
+"""The most rows that are shown of a table that is not about single heads."""
 _PATH = re.compile(r"[/\\.~]|[A-Za-z]:[/\\]")
-"""How the path of a file or folder begins, unlike the name of a model of the hub."""
+"""The beginning of a path of a file or folder, which the name of a model on the hub does not have."""
 
 
 @dataclass(frozen=True)
 class Payload:
-    """What a page gets: the data of its first view, and blocks for later, deflated and in base64, by id."""
+    """The data of a page: its first view, and the blocks by id, deflated and in base64."""
 
     page: contract.Page
     blocks: dict[str, str]
@@ -49,7 +49,7 @@ def atlas_payload(
     """The payload of the page of an atlas."""
     parts, name = Parts(atlas), shown_name(atlas.model)
     collecting = gc.isenabled()
-    gc.disable()  # searching the many lists that stay again and again is slow
+    gc.disable()  # it would search the many new lists again and again, and none of them is garbage
     try:
         packed = blocks(_opened_later(parts, heads))
     finally:
@@ -60,14 +60,14 @@ def atlas_payload(
 
 
 def _opened_later(parts: Parts, heads: Collection[HeadId] | None) -> Iterator[tuple[str, Any]]:
-    """What goes into the blocks, by their ids."""
+    """The contents of the blocks, by id."""
     yield "mh-shared", shared(parts)
     for layer, part in head_blocks(parts, heads):
         yield f"mh-heads-{layer}", part
 
 
 def shown_name(model: str) -> str:
-    """The name of a model for a page: of a file or folder its last part."""
+    """The name of a model for a page; for a file or folder, the last part of its path."""
     return (re.split(r"[/\\]", model.rstrip("/\\"))[-1] if _PATH.match(model) else "") or model
 
 
@@ -123,7 +123,7 @@ _CAUTIONS = {
     "ships": "Ships counts any change of the answer, not only changes of refusing; look-alikes are its control.",
     "roles": "Roles come from short fits, and the three from the same gates.",
 }
-"""What may not be concluded from scores of a kind."""
+"""What may not be concluded from scores, by kind."""
 _ALWAYS = (
     "Intervals are of single heads. Among hundreds of heads some look special by chance, so prefer family p.",
     "Every number holds for this model, these texts and these prompts.",
@@ -137,13 +137,13 @@ def _cautions(results: Iterable[HeadScores | TableResult]) -> list[str]:
 
 
 def _citation(results: Iterable[HeadScores | TableResult]) -> str:
-    """Every entry of the bibliographies once; what they say of versions comes last."""
+    """Every entry of the bibliographies once; the lines about versions come last."""
     entries = dict.fromkeys(entry for result in results for entry in result.citation().split("\n\n"))
     return "\n\n".join(sorted(entries, key=lambda entry: not entry.startswith("@")))
 
 
 def _source(atlas: Atlas, name: str, result: HeadScores | TableResult, folder: Path | None) -> contract.Source:
-    """A result with its call, how many prompts it is of, and its file if that is in the folder of the page."""
+    """A result with its call, the number of its prompts, and its file if that is in the folder of the page."""
     file = f"{own_file(name) if name in atlas.own else name}.nc"
     call, ablation = result.call, name.removeprefix("safety_")
     if call.startswith("mh.safety.compare_ablations(") and ablation in atlas.safety:
@@ -211,7 +211,7 @@ def _table(name: str, result: TableResult) -> contract.Table:
 
 
 def _named(atlas: Atlas, more: Mapping[str, TableResult]) -> dict[str, HeadScores | TableResult]:
-    """The results of an atlas and further ones; your own by your names."""
+    """The results of an atlas and further results by name; your own scores under the names that you chose."""
     results: dict[str, HeadScores | TableResult] = {**atlas.results, **atlas.tables}
     own = {name: results.pop(own_file(name)) for name in atlas.own}
     for name, result in [*own.items(), *more.items()]:
