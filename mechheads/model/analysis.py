@@ -1,4 +1,4 @@
-"""What makes a function an analysis: it has its model to itself, takes ``OPTIONS``, and its results say its call."""
+"""``@analysis``: the function has its model to itself and takes ``OPTIONS``, and its results record the call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ R = TypeVar("R")
 Result = TypeVar("Result", covariant=True)
 
 OPTIONS = ("budget", "progress", "workers", "store", "seed")
-"""What every analysis takes of ``mh.settings``."""
+"""The arguments of ``mh.settings`` that every analysis takes."""
 _PARAMETERS = [inspect.signature(settings).parameters[name] for name in OPTIONS]
 _DOCUMENTED = "It also takes ``budget``, ``progress``, ``workers``, ``store`` and ``seed``, as ``mh.settings`` does."
 _FOLDERS = ("patching", "behaviour", "labels", "safety", "gating", "generation", "studies", "scale")
@@ -37,7 +37,7 @@ _MOST_ITEMS, _LONGEST, _LINE = 2000, 100_000, 100
 
 @runtime_checkable
 class Analysis(Protocol[P, Result]):
-    """The type of an analysis: the function's, with ``OPTIONS``, of which type checkers read the first given."""
+    """The type of an analysis: that of its function; a call with one of ``OPTIONS`` may have any other arguments."""
 
     __name__: str
 
@@ -72,20 +72,20 @@ def analysis(function: Callable[P, R]) -> Analysis[P, R]:
         model = next(iter(arguments.values()), None)
         with settings(**how), as_here():
             backend = getattr(model, "backend", None)
-            given = signature.bind(*args, **kwargs)
-            bound_as_given = dict(given.arguments)
-            given.apply_defaults()
+            complete = signature.bind(*args, **kwargs)
+            explicit = dict(complete.arguments)
+            complete.apply_defaults()
             seed = {"seed": current().seed} if current().seed else {}
             outer = call_now()
-            text = outer or called(call, signature, bound_as_given | seed)
-            options = _options(signature, given.arguments) | ({"call": text} if text else {})
+            text = outer or called(call, signature, explicit | seed)
+            options = _options(signature, complete.arguments) | ({"call": text} if text else {})
             run = noting(options)(partial(in_call, options, partial(function, *args, **kwargs)))
             try:
                 return alone(backend, run) if isinstance(backend, Backend) else run()
             except WrongHead as error:
                 if outer:
                     raise
-                within = next((f"{name}: " for name, value in arguments.items() if _holds(value, error.head)), "")
+                within = next((f"{name}: " for name, value in arguments.items() if _contains(value, error.head)), "")
                 raise ValueError(f"{function.__name__}(): {within}{error}") from None
 
     call.__signature__ = shown  # type: ignore[attr-defined]
@@ -94,17 +94,17 @@ def analysis(function: Callable[P, R]) -> Analysis[P, R]:
     return cast(Analysis[P, R], call)
 
 
-def _holds(given: Any, part: object) -> bool:
-    """Whether something is what was given, or in its lists and dicts."""
-    inside = [*given, *given.values()] if isinstance(given, Mapping) else given
-    return given is part or (isinstance(inside, (list, tuple, set)) and any(_holds(each, part) for each in inside))
+def _contains(value: Any, part: object) -> bool:
+    """Whether a part is the value itself, or in its lists and dicts."""
+    inside = [*value, *value.values()] if isinstance(value, Mapping) else value
+    return value is part or (isinstance(inside, (list, tuple, set)) and any(_contains(each, part) for each in inside))
 
 
-def _options(signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are plain values; an analysis records others itself, as what it made of them."""
+def _options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are plain values; an analysis records the others itself."""
     options = {
         name: value
-        for name, value in given.items()
+        for name, value in arguments.items()
         if signature.parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
         and isinstance(value, (str, bool, int, float, np.generic, HeadId))
     }
@@ -112,7 +112,7 @@ def _options(signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str
 
 
 def public_name(what: Any) -> str:
-    """The name by which users have a function or class, such as ``mh.patching.faithfulness``; "" if they have none."""
+    """The public name of a function or class, such as ``mh.patching.faithfulness``; "" if it has none."""
     name = getattr(what, "__name__", "")
     for module, prefix in [("mechheads", "mh"), *((f"mechheads.{each}", f"mh.{each}") for each in _FOLDERS)]:
         if getattr(sys.modules.get(module), name or " ", None) is what:
@@ -120,11 +120,11 @@ def public_name(what: Any) -> str:
     return ""
 
 
-def called(function: Callable[..., Any], signature: inspect.Signature, given: Mapping[str, Any]) -> str:
-    """The call of an analysis with what is not a default; what Python cannot write stands as its argument's name."""
+def called(function: Callable[..., Any], signature: inspect.Signature, arguments: Mapping[str, Any]) -> str:
+    """The call of an analysis without defaults; an argument that Python cannot write is replaced by its name."""
     name = public_name(function)
     parts = []
-    for argument, value in given.items():
+    for argument, value in arguments.items():
         parameter = signature.parameters.get(argument)
         default = inspect.Parameter.empty if parameter is None else parameter.default
         plain = isinstance(value, (bool, int, float, str))
@@ -132,7 +132,7 @@ def called(function: Callable[..., Any], signature: inspect.Signature, given: Ma
             continue
         text = written(value) or ("result" if _is_result(value) else argument)
         by_name = parameter is None or parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        parts.append(f"{argument}={text}" if by_name or len(parts) < [*given].index(argument) else text)
+        parts.append(f"{argument}={text}" if by_name or len(parts) < [*arguments].index(argument) else text)
     return _lines(name, parts) if name else ""
 
 
@@ -159,12 +159,12 @@ def written(value: Any) -> str:
 
 
 def _is_result(value: Any) -> bool:
-    """Whether a value is a result, which says what call gave it."""
+    """Whether a value is a result, which records its call."""
     return isinstance(getattr(type(value), "call", None), property)
 
 
 def _differs(value: Any, field: Any) -> bool:
-    """Whether a field of a dataclass is not as it is by default."""
+    """Whether a field of a dataclass differs from its default."""
     now = getattr(value, field.name)
     usual = field.default if field.default_factory is MISSING else field.default_factory()
     return field.init and now is not None and not (now is usual or (type(now) is type(usual) and now == usual))

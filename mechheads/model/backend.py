@@ -26,9 +26,9 @@ from mechheads.model.parts import (
     Devices,
     HookAtHome,
     Keys,
+    adapters_and_weights,
     devices_of,
     has_user_hooks,
-    held_as,
     moved,
     parts_of,
     rotations_of,
@@ -54,8 +54,8 @@ SITES = {
 Form = Literal["positions first", "heads first", "side by side"]
 _NORMED = ("attn.hook_{}_normed", "attn.{}_norm.hook_out")
 _ROTATED = "attn.hook_rot_{}"
-_KEPT_HOOKS = {"_forward_hooks": OrderedDict, "fwd_hooks": list}
-"""Where a hook point keeps its hooks, for torch and for TransformerLens."""
+_HOOK_LISTS = {"_forward_hooks": OrderedDict, "fwd_hooks": list}
+"""The attributes in which a hook point has its hooks, for torch and for TransformerLens."""
 _Q_AND_K = tuple(f"{which}{kind}" for which in ("", "normed_", "scored_") for kind in "qk")
 """``normed_q`` is q after a norm of q and before rotation; without such a norm it is ``q``."""
 
@@ -84,13 +84,13 @@ class Point:
         """The hook function, called with [row, pos, head, d_head] for every shape."""
         if self.form == "positions first":
             return hook
-        return partial(self._call, given=hook, heads=heads)
+        return partial(self._call, function=hook, heads=heads)
 
-    def _call(self, value: Tensor, hook: Any, given: Callable[..., Any], heads: int) -> Tensor | None:
+    def _call(self, value: Tensor, hook: Any, function: Callable[..., Any], heads: int) -> Tensor | None:
         if self.form == "heads first":
-            new = given(value.transpose(1, 2), hook=hook)
+            new = function(value.transpose(1, 2), hook=hook)
             return None if new is None else new.transpose(1, 2)
-        new = given(value.unflatten(-1, (heads, -1)), hook=hook)
+        new = function(value.unflatten(-1, (heads, -1)), hook=hook)
         return None if new is None else new.flatten(-2)
 
 
@@ -100,7 +100,7 @@ class Backend(ABC):
     layouts: tuple[Layout, ...]
     """The layouts that this adapter offers, the cheapest first."""
     instead: str = ""
-    """What to use where this adapter gives other logits than transformers, for messages."""
+    """What to use if this adapter gives other logits than transformers, for messages."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -110,11 +110,11 @@ class Backend(ABC):
             self.changes.at_end = self.on_disk.drop
         self.layout: Layout = "whole"  # until loading has found a cheaper one
         self._ignored: dict[str, bool] = {}
-        self.held: Any = None  # the model of another library that the user holds and that this one was made from
-        self.held_as: tuple[list[Any], list[Any]] = [], []  # its adapters and weights when it was wrapped
+        self.wrapped: Any = None  # the user's model of another library, from which this one was made
+        self.wrapped_as: tuple[list[Any], list[Any]] = [], []  # its adapters and weights when it was wrapped
         self.rounding = 0.0  # how far a prompt alone is from the same one in a batch; see ``proof``
         self.loaded: list[tuple[int, int]] | None = None  # the version counters of the weights when it was loaded
-        self.proofs: Any = None  # what an analysis claims; see ``proof``
+        self.proofs: Any = None  # the claims of an analysis; see ``proof``
         cfg = module.cfg
         if not getattr(cfg, "n_heads", 0) or getattr(cfg, "attn_only", None) is None:
             raise ValueError(f"model: {cfg.model_name!r} has no attention heads; load a transformer")
@@ -129,25 +129,25 @@ class Backend(ABC):
         self.sizes = Sizes(cfg.n_layers, cfg.n_heads, kv_heads, cfg.d_head, cfg.d_model, cfg.d_vocab, cfg.n_ctx)
 
     def check(self) -> None:
-        """Check before an analysis that the model's parts are those that are read."""
-        if self.held is not None and self.held_as != (now := held_as(self.held)):
-            what = "adapters were switched" if self.held_as[0] != now[0] else "weights were replaced or changed"
+        """Check before an analysis that the model still has the parts that are read."""
+        if self.wrapped is not None and self.wrapped_as != (now := adapters_and_weights(self.wrapped)):
+            what = "adapters were switched" if self.wrapped_as[0] != now[0] else "weights were replaced or changed"
             raise ValueError(f"model: its {what} after it was wrapped, so it is another model now; wrap it again")
 
-    def hold(self, held: Any) -> None:
-        """Note the object that the user holds, from whose weights this model was made."""
-        self.held, self.held_as = held, held_as(held)
+    def note_wrapped(self, wrapped: Any) -> None:
+        """Note the user's model, whose weights this model has."""
+        self.wrapped, self.wrapped_as = wrapped, adapters_and_weights(wrapped)
 
     def hook_name(self, site: str, layer: int) -> str:
         """The full name of a hook, such as ``blocks.9.attn.hook_z``."""
         if site in _Q_AND_K:
-            if (point := self._found_points.get((site, layer))) is not None:
+            if (point := self._qk_points.get((site, layer))) is not None:
                 return point.name
             site = site[-1]
         return f"blocks.{layer}.{SITES[site]}"
 
     @cached_property
-    def _found_points(self) -> dict[tuple[str, int], Point]:
+    def _qk_points(self) -> dict[tuple[str, int], Point]:
         """The hooks of the sites of q and k, in the layers whose q or k is normed."""
         return self.changes.alone(self._find_points)
 
@@ -172,24 +172,24 @@ class Backend(ABC):
             return {}
         ids = self.trial_tokens(1, self.trial_length)
         self.run(ids, [(name, partial(note, name=name)) for name in watched])
-        found = {}
+        points = {}
         for (kind, layer), candidates in names.items():
             heads = self.sizes.n_heads if kind == "q" else self.sizes.n_kv_heads
             order = [name for name in fired if name in candidates]
             across = [name for name in order if len(fired[name]) == 3]
             if across:
-                found[kind, layer] = Point(across[0], "side by side")
+                points[kind, layer] = Point(across[0], "side by side")
             if order:
-                found[f"scored_{kind}", layer] = Point(order[-1], _form(fired[order[-1]], heads))
+                points[f"scored_{kind}", layer] = Point(order[-1], _form(fired[order[-1]], heads))
             if order and not order[0].endswith(_ROTATED.format(kind)):
-                found[f"normed_{kind}", layer] = Point(order[0], _form(fired[order[0]], heads))
-        return found
+                points[f"normed_{kind}", layer] = Point(order[0], _form(fired[order[0]], heads))
+        return points
 
     @cached_property
     def _adapted(self) -> dict[str, tuple[Point, int]]:
-        """The hook points in ``_found_points``, by name, with their numbers of heads."""
+        """The hook points in ``_qk_points``, by name, with their numbers of heads."""
         heads = {"q": self.sizes.n_heads, "k": self.sizes.n_kv_heads}
-        return {point.name: (point, heads[site[-1]]) for (site, _), point in self._found_points.items()}
+        return {point.name: (point, heads[site[-1]]) for (site, _), point in self._qk_points.items()}
 
     def under(self, hooks: Sequence[Hook], run: Callable[[], R]) -> R:
         """Call ``run`` with some hooks; TransformerLens' ``hooks()`` searches all names, 2 ms a call."""
@@ -198,7 +198,7 @@ class Backend(ABC):
     def _hook_on(self, name: str, hook: Callable[..., Any]) -> HookOn:
         if self.devices.several:
             hook = HookAtHome(hook, self.devices.home)
-        if "_found_points" in self.__dict__ and name in self._adapted:
+        if "_qk_points" in self.__dict__ and name in self._adapted:
             point, heads = self._adapted[name]
             hook = point.adapt(hook, heads)
         return HookOn(self.hook_points[name], hook)
@@ -213,7 +213,7 @@ class Backend(ABC):
         return dict(self.module.hook_dict)
 
     def fuse_attention(self) -> None:
-        """From now on, compute no patterns where no hook asks for them, if the adapter can."""
+        """From now on, compute no patterns unless a hook reads them, if the adapter can."""
         return
 
     @abstractmethod
@@ -230,7 +230,7 @@ class Backend(ABC):
 
     @abstractmethod
     def blocks_at(self, positions: Int[Tensor, "row pos"]) -> Blocks:
-        """The blocks prepared for rows of tokens at these positions; keys and mask are given with each call."""
+        """The blocks prepared for rows of tokens at these positions; keys and mask are arguments of each call."""
 
     @abstractmethod
     def visible(self, layer: int, pos: int) -> Bool[Tensor, "query key"]:
@@ -264,17 +264,17 @@ class Backend(ABC):
             return self.under(hooks, run)
 
     @property
-    def holder(self) -> Any:
-        """The object that the user holds: a model of transformers or peft, or TransformerLens' own."""
-        return self.module if self.held is None else self.held
+    def users_model(self) -> Any:
+        """The user's own model: of transformers, peft or TransformerLens."""
+        return self.module if self.wrapped is None else self.wrapped
 
     def own_logits(
         self, ids: Int[Tensor, "batch pos"], at: Sequence[int] | None = None
     ) -> Float[Tensor, "batch position d_vocab"]:
-        """The logits of the object that the user holds, by default at all positions."""
-        if self.held is None:
+        """The logits of the user's own model, by default at all positions."""
+        if self.wrapped is None:
             return self.plain_logits(ids, (), at)
-        return self._logits_of(self.held, ids, at)
+        return self._logits_of(self.wrapped, ids, at)
 
     def plain_logits(
         self, ids: Int[Tensor, "batch pos"], hooks: Sequence[Hook], at: Sequence[int] | None = None
@@ -293,7 +293,7 @@ class Backend(ABC):
         return False
 
     def ignores(self, site: str) -> bool:
-        """Whether what a hook at a site returns does not reach z in some layer, which is tried once."""
+        """Whether a change at a site does not reach z in some layer, which is tried once."""
         if site == "z":
             return False
         if site not in self._ignored:
@@ -342,7 +342,7 @@ class Backend(ABC):
     def without_users_hooks(self, run: Callable[[], R]) -> R:
         """Call ``run`` while the hook points of TransformerLens have no hooks of the user's."""
         points = [point for point in self.hook_points.values() if has_user_hooks(point)]
-        bare = (Setting(point, name, kind()) for point in points for name, kind in _KEPT_HOOKS.items())
+        bare = (Setting(point, name, kind()) for point in points for name, kind in _HOOK_LISTS.items())
         return self.changes.during(bare, run)
 
     @property
@@ -354,7 +354,7 @@ class Backend(ABC):
 
     @property
     def alike_up_to(self) -> int:
-        """The largest prompt length up to which runs of different lengths are comparable, which LongRoPE has."""
+        """The largest prompt length up to which runs of different lengths are comparable; LongRoPE has a limit."""
         long = [it for it in rotations_of(self.configuration) if it["rope_type"] == "longrope"]
         return min([self.sizes.n_ctx, *(it["original_max_position_embeddings"] for it in long)])
 
@@ -436,8 +436,8 @@ class Backend(ABC):
 
         def read() -> Tensor | None:
             with in_memory(self.on_disk, layer, attention):
-                found = getattr(attention, name, None) if name[0] == "b" else getattr(attention, name)
-                return None if found is None else found.detach()
+                value = getattr(attention, name, None) if name[0] == "b" else getattr(attention, name)
+                return None if value is None else value.detach()
 
         return read() if self.on_disk is None else self.changes.alone(read)
 
@@ -450,7 +450,7 @@ class Backend(ABC):
         """What block 0's MLP gives if the heads write nothing."""
 
     def scale(self, layer: int | None, norm: Literal["ln1", "ln1_post"] = "ln1") -> Float[Tensor, " d_model"]:
-        """The scale of a layer's norm, or of the final one, measured on a vector that norms leave but for it."""
+        """The scale of a layer's norm, or of the final one, measured on a vector that norms only scale."""
         if layer is None:
             module = getattr(self.module, "ln_final", None)
         else:

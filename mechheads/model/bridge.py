@@ -158,7 +158,7 @@ class BridgeBackend(Backend):
     def _blank(self, rows: int, pos: int) -> Tensor:
         return torch.zeros(rows, pos, self.sizes.d_model, dtype=self.parameter.dtype, device=self.devices.home)
 
-    def _prepare(self, **given: Any) -> tuple[Tensor, list[dict[str, Any]], Blocks]:
+    def _prepare(self, **inputs: Any) -> tuple[Tensor, list[dict[str, Any]], Blocks]:
         """The residual stream before the first block, the other arguments of each block, and the blocks."""
         entered: list[Tensor] = []
         named: list[dict[str, Any]] = []
@@ -170,7 +170,7 @@ class BridgeBackend(Backend):
             named.append(dict(zip(names, args, strict=True)) | kwargs)
             return wrap(residual)
 
-        self._instead(self.module.blocks, note, lambda: self._trunk(**given, use_cache=False))
+        self._instead(self.module.blocks, note, lambda: self._trunk(**inputs, use_cache=False))
 
         def call(layer: int, residual: Tensor, keys: Keys | None = None, mask: Tensor | None = None) -> Tensor:
             arguments, there = dict(named[layer]), self.devices.blocks[layer]
@@ -179,14 +179,14 @@ class BridgeBackend(Backend):
             if mask is not None:
                 arguments["attention_mask"] = mask
             stream = moved(residual, there).contiguous()
-            named_for = [] if keys is None else self._told_of_keys[layer]
-            out = self._briefly(layer, lambda: self.module.blocks[layer](stream, **arguments), named_for)
+            renamed = [] if keys is None else self._renamed_keys[layer]
+            out = self._briefly(layer, lambda: self.module.blocks[layer](stream, **arguments), renamed)
             return moved(out[0] if isinstance(out, (tuple, list)) else out, residual.device)
 
         return entered[0], named, call
 
     def finish(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
-        """What the trunk computes of our residual stream after the last block, called with as many texts of a token."""
+        """What the trunk computes from our residual stream after the last block; it gets as many texts of one token."""
         rows = residual.reshape(-1, 1, self.sizes.d_model)
         handed_on = self._as_output(rows)
         ended = self._instead(
@@ -201,8 +201,8 @@ class BridgeBackend(Backend):
     @cached_property
     def _no_keys(self) -> dict[str, Any]:
         """Cached keys of no token: without any, transformers looks for packed texts, and waits for the GPU."""
-        name, given = name_of_keys(self._trunk.forward), inspect.signature(self._trunk.forward).parameters
-        return {name: DynamicCache()} if name in given and "Cache" in str(given[name].annotation) else {}
+        name, parameters = name_of_keys(self._trunk.forward), inspect.signature(self._trunk.forward).parameters
+        return {name: DynamicCache()} if name in parameters and "Cache" in str(parameters[name].annotation) else {}
 
     def with_attention(self, layer: int, out: Float[Tensor, "row pos d_model"], run: Callable[[], R]) -> R:
         attention, out = self.module.blocks[layer].attn, moved(out, self.devices.blocks[layer])
@@ -232,7 +232,7 @@ class BridgeBackend(Backend):
         return seen[0].reshape(x.shape)
 
     def _briefly(self, layer: int, run: Callable[[], R], more: Iterable[Change] = ()) -> R:
-        """Call ``run`` while the block computes in one step what torch can, where no hook reads a step in between."""
+        """Call ``run`` while the block computes in one step what torch can, if no hook reads a step in between."""
         changes = [
             Forward(part, forward)
             for part, forward, points in self._in_one_step[layer]
@@ -273,8 +273,8 @@ class BridgeBackend(Backend):
         return [name_of_keys(type(block.original_component).forward) for block in self.module.blocks]
 
     @cached_property
-    def _told_of_keys(self) -> list[list[Change]]:
-        """For each block, the change by which the bridge's attention finds cached keys, under older names."""
+    def _renamed_keys(self) -> list[list[Change]]:
+        """For each block, the change that gives the bridge's attention cached keys under the name that it reads."""
         changes: list[list[Change]] = []
         for block in self.module.blocks:
             attention: Any = getattr(block, "attn", None)
@@ -284,8 +284,7 @@ class BridgeBackend(Backend):
                 changes.append([])
                 continue
             renamed = partial(_update_under, name_of_keys(own.forward), update)
-            told: Change = Forward(attention, renamed, _UPDATE)
-            changes.append([told])
+            changes.append([Forward(attention, renamed, _UPDATE)])
         return changes
 
     @cached_property
@@ -315,20 +314,20 @@ class BridgeBackend(Backend):
 
 def _copied_weights(module: Any) -> list[Tensor]:
     """The joint weights of q, k and v of which TransformerLens made copies: of GPT-NeoX, BLOOM, Falcon and MPT."""
-    found: list[Tensor] = []
+    copied: list[Tensor] = []
     every: list[Any] = parts_of(module)
     for part in every:
         if hasattr(part, "split_qkv_matrix"):
             whole = list(part.original_component.parameters())
             memory = {weight.untyped_storage().data_ptr() for weight in whole}
             parts = [weight for name in "qkv" for weight in getattr(part, name).original_component.parameters()]
-            found += whole if any(weight.untyped_storage().data_ptr() not in memory for weight in parts) else []
-    return found
+            copied += whole if any(weight.untyped_storage().data_ptr() not in memory for weight in parts) else []
+    return copied
 
 
-def _update_under(name: str, update: Callable[..., Any], k: Tensor, v: Tensor, **given: Any) -> Any:
-    """Call the bridge's method for cached keys with those that were given under another name."""
-    return update(k, v, **given | {"past_key_values": given.get(name)})
+def _update_under(name: str, update: Callable[..., Any], k: Tensor, v: Tensor, **arguments: Any) -> Any:
+    """Call the bridge's method for cached keys with the keys that came under another name."""
+    return update(k, v, **arguments | {"past_key_values": arguments.get(name)})
 
 
 def _as_seen(mask: Tensor) -> Bool[Tensor, "query key"]:

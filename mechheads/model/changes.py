@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 _SHARES = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
-"""Attributes in which attention keeps its rate of dropout."""
+"""Attributes in which attention has its rate of dropout."""
 
 
 @runtime_checkable
@@ -56,7 +56,7 @@ class HookOn:
 
 
 class Forward:
-    """Another ``forward`` for a module, or another method; TransformerLens' ``__setattr__`` is passed by."""
+    """Another ``forward`` for a module, or another method; TransformerLens' ``__setattr__`` is bypassed."""
 
     def __init__(self, module: nn.Module, forward: Callable[..., Any], name: str = "forward") -> None:
         self._module, self._forward, self._name = module, forward, name
@@ -84,7 +84,7 @@ class Setting:
 
 
 class Changes:
-    """The changes in effect on one model, the thread that has it to itself, and what was derived for an analysis."""
+    """The changes in effect on one model, the thread that has it to itself, and values derived for an analysis."""
 
     def __init__(self) -> None:
         self.at_end: Callable[[], None] = _nothing
@@ -144,7 +144,7 @@ class Changes:
         return bool(self._made)
 
     def once(self, name: str, derive: Callable[[], R]) -> R:
-        """What is derived from the weights: once in each analysis, which has them to itself, and anew outside."""
+        """A value derived from the weights: computed once in each analysis, and anew each time outside one."""
         if not self.mine:
             return derive()
         if name not in self._derived:
@@ -177,7 +177,7 @@ def _in_this_thread(here: Callable[..., Any], elsewhere: Callable[..., Any]) -> 
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
-    """What happens at the end of an analysis of most models, and what hooks do in other threads."""
+    """Do nothing: at the end of an analysis of most models, and as a hook in other threads."""
 
 
 _OF_MODULES: weakref.WeakKeyDictionary[nn.Module, Changes] = weakref.WeakKeyDictionary()
@@ -223,8 +223,8 @@ def _is_random(part: nn.Module) -> bool:
 
 
 @contextmanager
-def settings_kept() -> Iterator[None]:
-    """Leave the process as it was: loggers, filters of warnings, torch's random numbers, which libraries change."""
+def settings_restored() -> Iterator[None]:
+    """Restore what libraries change in the process: loggers, filters of warnings, torch's random numbers."""
     loggers = [logging.getLogger(name) for name in ("", "transformers", "huggingface_hub", "accelerate", "peft")]
     before = [(logger, logger.level, logger.propagate, logger.disabled) for logger in loggers]
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):

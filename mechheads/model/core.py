@@ -41,7 +41,7 @@ def alone(backend: Backend, run: Callable[[], R]) -> R:
 
 
 def read_weights(backend: Backend, read: Callable[[], R]) -> R:
-    """What ``read`` reads of a model's weights."""
+    """Call ``read``, which reads weights, after the check that each analysis makes once."""
     if not backend.changes.mine:
         backend.check()
     return read()
@@ -142,7 +142,7 @@ class ModelCore(Wrapped):
 
     @property
     def device(self) -> torch.device:
-        """The device of the embedding, and of everything that an analysis reads or gives."""
+        """The device of the embedding, and of everything that an analysis reads or returns."""
         return self.backend.devices.home
 
     @property

@@ -27,11 +27,11 @@ from mechheads.model.changes import Forward, R
 _NOT_FUSED = ("attn_logit_softcapping", "sinks")
 """What torch's scaled dot product does not compute: a soft cap of the scores, and a logit beside the keys."""
 LONG = 256
-"""From so many tokens on, it is worth the time to look whether a mask is causal."""
+"""The least tokens of a mask for which it is worth the time to check whether it is causal."""
 _STEPS = ("use_split_qkv_input", "use_attn_in", "use_attn_result")
 """Settings of the bridge that ask for more hook points inside attention."""
 _KERNEL = "_attn_implementation_internal"
-"""The attribute in which a configuration of transformers keeps the name of its kernel."""
+"""The attribute in which a configuration of transformers has the name of its kernel."""
 _SPLIT = "_reconstruct_attention"
 """The bridge's method from split queries, keys and values to the output of attention."""
 _OWN = "_attn"
@@ -39,7 +39,7 @@ _OWN = "_attn"
 
 
 class FusedAttention(ABC):
-    """The attention of one block without its pattern; masks of ``long`` tokens and more may be found causal."""
+    """The attention of one block without its pattern; masks of ``long`` tokens and more are checked for causality."""
 
     def __init__(self, attention: Any, long: float) -> None:
         self.attention, self.long = attention, long
@@ -57,7 +57,7 @@ class FusedAttention(ABC):
         )
 
     def change(self) -> Forward:
-        """The change that lets the block compute its attention so."""
+        """The change that makes the block compute its attention in this way."""
         return Forward(self.attention, self._forward)
 
     @abstractmethod
@@ -126,7 +126,7 @@ def fused_attention(block: Any, long: float) -> FusedAttention | None:
 
 
 def _shallow(thing: R) -> R:
-    """A copy that shares everything with an object, but the names of its attributes."""
+    """A copy of an object that shares the values of its attributes, but can be given others."""
     other = object.__new__(type(thing))
     vars(other).update(vars(thing))
     return other

@@ -18,15 +18,15 @@ from mechheads.limits import budget_bytes, current
 from mechheads.messages.arguments import checked
 from mechheads.messages.notices import first_sentence
 from mechheads.model.backend import Backend, Weight
-from mechheads.model.changes import as_usual, settings_kept
+from mechheads.model.changes import as_usual, settings_restored
 from mechheads.model.loading import Reference, prove_loaded, references_of
 from mechheads.model.model import Model
 from mechheads.model.on_disk import Room, Spread, on_disk_of
 from mechheads.model.proof import versions
 from mechheads.model.sources import BackendName, Source
 from mechheads.model.sources.default import DEFAULT_MODEL
-from mechheads.model.sources.held import held_model
 from mechheads.model.sources.load import load_pretrained
+from mechheads.model.sources.twins import twin_of
 from mechheads.prompts.encoding import text_ids
 
 
@@ -80,19 +80,19 @@ def load(
             f"{argument}: HookedTransformer keeps all weights in the memory of one device; leave backend out or give "
             'backend="bridge"'
         )
-    with settings_kept():
-        found = load_pretrained(
+    with settings_restored():
+        pretrained = load_pretrained(
             name_or_path,
             revision=revision,
             dtype=dtype,
             device=_find_device(device),
             room=room,
         )
-        model = from_transformers(found.model, found.tokenizer, found.name, backend=chosen)
-    model.revision = found.revision
+        model = from_transformers(pretrained.model, pretrained.tokenizer, pretrained.name, backend=chosen)
+    model.revision = pretrained.revision
     path = Path(name_or_path or DEFAULT_MODEL).expanduser()
-    where = str(path.absolute()) if os.path.exists(path) else found.name
-    model.source = Source(where, found.commit, dtype, backend, max_memory, device_map)
+    where = str(path.absolute()) if os.path.exists(path) else pretrained.name
+    model.source = Source(where, pretrained.commit, dtype, backend, max_memory, device_map)
     return model
 
 
@@ -144,12 +144,12 @@ def from_transformers(
     name: str,
     *,
     backend: BackendName | None = None,
-    held: Any = None,
+    wrapped: Any = None,
 ) -> Model:
-    """Use a transformers model with eager attention; ``held`` is the user's own object around its weights."""
+    """Use a transformers model with eager attention; ``wrapped`` is the user's own model with the same weights."""
     adapter: Backend
     backend = _choose_backend(backend)
-    with settings_kept():
+    with settings_restored():
         with as_usual(model, model.device):
             try:
                 references = references_of(model)
@@ -168,11 +168,11 @@ def from_transformers(
             from mechheads.model import bridge
 
             adapter = bridge.BridgeBackend(_boot(bridge.boot, model, tokenizer, name))
-        if held is not None:
-            adapter.hold(held)
+        if wrapped is not None:
+            adapter.note_wrapped(wrapped)
         ready = _ready(Model(adapter, name, tokenizer=tokenizer), references)
-        if held is not None:
-            adapter.hold(held)  # a model of peft takes merged adapters that are off out in its first run
+        if wrapped is not None:
+            adapter.note_wrapped(wrapped)  # a model of peft takes merged adapters that are off out in its first run
         return ready
 
 
@@ -216,9 +216,9 @@ def wrap(model: Any, tokenizer: Any = None) -> Model:
 
     A model of transformers, with adapters too, is read through modules of its own around the same weights: it may run
     as usual meanwhile, and what is written into its weights is seen here. Every analysis compares its log-probabilities
-    with those of the model that you hold, and refuses one that gives others, for example because it has other adapters
-    or hooks by then: wrap it again. A written weight is refused too where TransformerLens copies it: in 3.9, and q,
-    k and v of GPT-NeoX, BLOOM, Falcon and MPT.
+    with those of your model, and raises an error if they differ, for example because your model has other adapters or
+    hooks by then: wrap it again. Writing into a weight is an error too if TransformerLens copies it: in 3.9, and q, k
+    and v of GPT-NeoX, BLOOM, Falcon and MPT.
 
     If its value biases seem to be folded into b_O (TransformerLens' own processing), a warning says what differs, and
     results have ``folded_value_biases`` in their provenance.
@@ -230,7 +230,7 @@ def wrap(model: Any, tokenizer: Any = None) -> Model:
             TransformerLens may have configured to prepend a beginning-of-sequence token.
 
     Returns:
-        A model for every analysis, around the one given.
+        A model for every analysis, around yours.
 
     Raises:
         TypeError: if the model is something else, or has no tokenizer.
@@ -240,9 +240,9 @@ def wrap(model: Any, tokenizer: Any = None) -> Model:
     >>> mh.wrap(model.model).n_heads
     9
     """
-    with settings_kept():
-        if (held := held_model(model, tokenizer)) is not None:
-            return from_transformers(*held, held=model)
+    with settings_restored():
+        if (twin := twin_of(model, tokenizer)) is not None:
+            return from_transformers(*twin, wrapped=model)
         names = {base.__name__ for base in type(model).__mro__}
         if "HookedTransformer" in names:
             from mechheads.model.hooked import HookedBackend as Adapter
@@ -274,13 +274,13 @@ def wrap(model: Any, tokenizer: Any = None) -> Model:
 
 
 def _begins_otherwise(tokenizer: Any) -> bool:
-    """Whether a tokenizer puts a token before texts that it does not as it is published, if that is on this machine."""
-    kept = getattr(tokenizer, "init_kwargs", {})
-    if not kept.get("add_bos_token") or not kept.get("name_or_path"):
+    """Whether a tokenizer puts a token before texts that its published version, if it is on this machine, does not."""
+    arguments = getattr(tokenizer, "init_kwargs", {})
+    if not arguments.get("add_bos_token") or not arguments.get("name_or_path"):
         return False
     try:
         published = transformers.AutoTokenizer.from_pretrained(
-            kept["name_or_path"], local_files_only=True, trust_remote_code=False
+            arguments["name_or_path"], local_files_only=True, trust_remote_code=False
         )
     except (OSError, ValueError):
         return False

@@ -1,8 +1,8 @@
-"""What is proved of a model once, when it is loaded: it gives the logits of the model that it was made from.
+"""The proof of a model when it is loaded: it gives the logits of the model that it was made from.
 
 It is run block by block on two prompts that go on after the tokens of the reference, so that what later tokens or the
 other prompt change is seen too. From the same run, each block is called with z W_O + b_O as what its heads write: this
-must give what the block gave, because what is read of weights has no run of its own.
+must give what the block gave, because analyses of weights have no run of their own.
 
 Windows and rotations that change with the length of the text do nothing on a short prompt, so a model that has them is
 also tried on a longer one.
@@ -71,7 +71,7 @@ class _Unreadable(Exception):
 
 def prove_loaded(model: ModelCore, references: Sequence[Reference]) -> None:
     """Prove a model, without its user's hooks, and find out how its attention and changed copies may be computed.
-    If there are no references of what it gave before TransformerLens, its own forward pass counts.
+    Without references from before TransformerLens, its own forward pass is the reference.
     """
     backend = model.backend
     with as_usual(backend.module, backend.parameter.device, backend.parts), torch.no_grad():
@@ -90,15 +90,15 @@ def prove_loaded(model: ModelCore, references: Sequence[Reference]) -> None:
 
 
 def references_of(model: Any) -> list[Reference]:
-    """What a model gives for a short prompt, and for a long one if it needs it; nothing if it is on several devices."""
+    """The logits of a model on a short prompt, and on a long one if it needs one; none if it is on several devices."""
     if hasattr(model, "hf_device_map"):
         return []
-    embedding, found = model.get_input_embeddings().weight, []
+    embedding, references = model.get_input_embeddings().weight, []
     for length in trial_lengths(model.config):
         ids = trial_tokens(len(embedding), 1, length, embedding.device)
         places = torch.linspace(0, length - 1, min(length, _PLACES), device=ids.device).round().long()
-        found.append(Reference(ids, places, logits_of(model, ids, places.tolist())[0]))
-    return found
+        references.append(Reference(ids, places, logits_of(model, ids, places.tolist())[0]))
+    return references
 
 
 def trial_lengths(config: Any) -> list[int]:
@@ -178,7 +178,7 @@ def _proved(model: ModelCore, references: Sequence[Reference]) -> HeadCache:
     if not note_rounding(backend, off):
         name = type(backend.module).__name__
         who = f"{name} and transformers" if references else f"its blocks one by one and the whole {name}"
-        why = "" if backend.held is None else f". {likely_reason(backend)}"
+        why = "" if backend.wrapped is None else f". {likely_reason(backend)}"
         raise _Unreadable(
             f"{who} give different logits on a prompt of {every[-1].ids.shape[1]} tokens{backend.instead}{why}"
         )
@@ -202,7 +202,7 @@ def _off(backend: Backend, reference: Reference, final: Tensor | None = None) ->
 
 
 def _run(model: ModelCore, reference: Reference, keys: tuple[str, ...], mlps: dict[int, Tensor]) -> HeadCache:
-    """A cached run of the reference's prompt, which goes on, and of another one."""
+    """A cached run of the reference's prompt, with more tokens after it, and of another prompt."""
     backend, n = model.backend, reference.ids.shape[1]
     ids = backend.trial_tokens(2, max(n, min(backend.trial_length, backend.sizes.n_ctx)))
     ids[0, :n] = moved(reference.ids[0], ids.device)

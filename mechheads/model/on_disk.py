@@ -2,7 +2,7 @@
 
 accelerate's own hooks read the weights of a layer whenever its ``forward`` is called, and forget them at once. The
 engine calls a block several times before it goes on, and analyses read W_O beside it. So these hooks are removed, and
-here the weights of a block are read when the block is first called, and kept until another block is.
+here the weights of a block are read when the block is first called, and stay until another block is.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class _Slot:
 
     def read(self) -> Tensor:
         """The weight, in memory of its own: pages of a mapped file would be read piece by piece in each product."""
-        found = self.files[self.name]
-        if found.shape != self.empty.shape:
+        weight = self.files[self.name]
+        if weight.shape != self.empty.shape:
             raise ValueError(
-                f"the stored {self.name} of a {type(self.owner).__name__} has shape {list(found.shape)}, but "
+                f"the stored {self.name} of a {type(self.owner).__name__} has shape {list(weight.shape)}, but "
                 f"config.json implies {list(self.empty.shape)}"
             )
-        return found.clone() if found.device.type == "cpu" else found
+        return weight.clone() if weight.device.type == "cpu" else weight
 
     def fill(self) -> None:
         self.owner._parameters[self.name] = nn.Parameter(self.read(), requires_grad=False)
@@ -55,28 +55,28 @@ class _Slot:
 
 
 class WeightsOnDisk:
-    """The weights of some blocks, on disk except of the block that ran last; what was read, and in how long."""
+    """The weights of some blocks, on disk except for the block that ran last; how much was read, and in what time."""
 
     def __init__(self, blocks: Mapping[int, nn.Module]) -> None:
         self._slots = {layer: list(_slots(block)) for layer, block in blocks.items()}
         self.layer_bytes = {layer: sum(slot.bytes for slot in slots) for layer, slots in self._slots.items()}
         self.bytes_read, self.seconds = 0, 0.0
-        self._held: int | None = None
+        self._in_memory: int | None = None
         self._filled: list[_Slot] = []
         for layer, block in blocks.items():
-            block.register_forward_pre_hook(partial(self._hold, layer))
+            block.register_forward_pre_hook(partial(self._load, layer))
 
-    def _hold(self, layer: int, block: nn.Module, inputs: Any) -> None:
-        """A torch hook before a block: read the weights of its layer, and drop the layer before's."""
-        if self._held == layer:
+    def _load(self, layer: int, block: nn.Module, inputs: Any) -> None:
+        """A torch hook before a block: read the weights of its layer, and drop those of the last block."""
+        if self._in_memory == layer:
             return
         self.drop()
         self._fill(self._slots[layer], self._filled)
-        self._held = layer
+        self._in_memory = layer
 
     def drop(self) -> None:
         """Keep no weights of these layers in memory."""
-        self._held = None
+        self._in_memory = None
         _clear(self._filled)
 
     @contextlib.contextmanager
@@ -97,8 +97,8 @@ class WeightsOnDisk:
 
     def read(self, weight: Tensor) -> Tensor:
         """A weight that is on disk; any other one is returned as it is."""
-        found = (slot for slots in self._slots.values() for slot in slots if slot.empty is weight)
-        slot = next(found, None)
+        matches = (slot for slots in self._slots.values() for slot in slots if slot.empty is weight)
+        slot = next(matches, None)
         return weight if slot is None else slot.read()
 
     def check(self, module: nn.Module) -> None:
@@ -200,7 +200,7 @@ def place(
     name, blocks = lists[0]
     sizes = [bytes_of(block.parameters()) for block in blocks]
     others = bytes_of(model.parameters()) - sum(sizes)
-    if dtype.itemsize < 4:  # the unembedding is kept in float32 too
+    if dtype.itemsize < 4:  # the unembedding is in memory in float32 too
         others += 4 * model.get_output_embeddings().weight.numel()
     least = others + max(sizes)
     memory = least if room.memory is None else room.memory

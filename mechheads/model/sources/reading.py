@@ -33,7 +33,7 @@ def read_model(folder: Path, *, dtype: torch.dtype, room: Room | Spread | None =
 
 @contextmanager
 def explained(where: str) -> Iterator[None]:
-    """Turn what is raised in reading a model into an error that names it."""
+    """Turn any error in reading a model into one that names the model."""
     try:
         yield
     except Exception as error:
@@ -157,9 +157,9 @@ def check_whole(model: Any, report: Mapping[str, Any], source: str) -> None:
             f"{missing[0]}, and would be random numbers; download the model again"
         )
     if wrong := sorted(report["mismatched_keys"]):
-        name, found, wanted = wrong[0]
+        name, shape, wanted = wrong[0]
         raise ModelSourceError(
-            f"model {source!r} does not fit its config.json: the tensor {name} has the shape {list(found)}, and the "
+            f"model {source!r} does not fit its config.json: the tensor {name} has the shape {list(shape)}, and the "
             f"config implies {list(wanted)} (tensors of another shape: {len(wrong)}). The sizes in config.json are "
             "wrong, or the file belongs to another model"
         )
