@@ -1,1 +1,1 @@
-"""One front end to what is known of a model's heads: a page, a notebook widget, and a server for own texts."""
+"""The explorer: a page about the heads of a model, and a notebook widget that also runs the reader's texts."""

@@ -173,8 +173,8 @@ def _put(one: _Item, collected: Collected) -> None:
     place = next((place for kind, place in _PLACES.items() if isinstance(thing, kind)), None)
     if place is not None and getattr(atlas, place) is None:
         setattr(atlas, place, thing)
-    elif isinstance(thing, SafetyHeads) and _is_ships(thing) and (of := _ablation(thing)) not in atlas.safety:
-        atlas.safety[of] = thing
+    elif isinstance(thing, SafetyHeads) and _is_ships(thing) and (ablation := _ablation(thing)) not in atlas.safety:
+        atlas.safety[ablation] = thing
     elif isinstance(thing, Roles):
         for role, scores in thing.items():
             atlas.own[_unused(f"{one.name or thing.name}, {role}", atlas.own)] = scores

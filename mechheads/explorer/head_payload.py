@@ -111,9 +111,9 @@ def panes(parts: Parts) -> list[str]:
 
 def head_blocks(parts: Parts, heads: Collection[HeadId] | None = None) -> Iterator[tuple[int, contract.HeadBlock]]:
     """The cards of all heads, or of some, by layer."""
-    wanted = check_heads(None, *parts.atlas.sizes) if heads is None else sorted(heads)
-    for layer in sorted({head.layer for head in wanted}):
-        yield layer, {"layer": layer, "heads": [parts.card(head) for head in wanted if head.layer == layer]}
+    selected = check_heads(None, *parts.atlas.sizes) if heads is None else sorted(heads)
+    for layer in sorted({head.layer for head in selected}):
+        yield layer, {"layer": layer, "heads": [parts.card(head) for head in selected if head.layer == layer]}
 
 
 def linked_heads(atlas: Atlas, head: HeadId) -> set[HeadId]:
@@ -152,10 +152,10 @@ def pattern_pane(patterns: HeadPatterns, head: HeadId) -> list[contract.Pattern]
 
 def _by_head(examples: HeadExamples) -> dict[str, list[tuple[int, dict[str, Any]]]]:
     """The examples of each head, each with its row in the table."""
-    of: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    by_head: dict[str, list[tuple[int, dict[str, Any]]]] = {}
     for at, row in enumerate(pd.DataFrame(examples.table[["head", "part", *_OF_EXAMPLES]]).to_dict("records")):
-        of.setdefault(row["head"], []).append((at, row))
-    return of
+        by_head.setdefault(row["head"], []).append((at, row))
+    return by_head
 
 
 def _text_pane(examples: HeadExamples, rows: list[tuple[int, dict[str, Any]]], each: int) -> contract.TextPane:
@@ -205,8 +205,8 @@ def _effects(atlas: Atlas, known: Mapping[str, Metadata]) -> list[_Effect]:
         effects.append(_Effect(atlas.direct, "attribution", "Direct effect in the logits", meaning, every))
     for name, view in atlas.own_views.items():
         if view.scores.values is not None:
-            some = np.asarray(np.isfinite(view.scores.scores.values))
-            effects.append(_Effect(view.scores, name, view.label, known[name].meaning, some, own=True))
+            measured = np.asarray(np.isfinite(view.scores.scores.values))
+            effects.append(_Effect(view.scores, name, view.label, known[name].meaning, measured, own=True))
     return effects
 
 
@@ -438,7 +438,7 @@ _ROLES = {
 def columns(table: pd.DataFrame, known: Mapping[str, Metadata]) -> list[contract.Column]:
     """Every column of ``Atlas.to_dataframe``, with all values and what they mean."""
     parent = {name: _value_of(name, table.columns) for name in table}
-    made: list[contract.Column] = []
+    described: list[contract.Column] = []
     for name in map(str, table):
         of, role = parent[name]
         metadata = known.get(of or name) or Metadata(name, f"The column {name} of the table.")
@@ -454,7 +454,7 @@ def columns(table: pd.DataFrame, known: Mapping[str, Metadata]) -> list[contract
         if ranged := f"{name}_range_low" in table and not has_interval:
             mine |= {end: f"{name}_range_{end}" for end in ("low", "high")}
         mine |= dict.fromkeys(end for end in mine if not table[mine[end]].notna().to_numpy().any())
-        made.append(
+        described.append(
             {
                 "name": name,
                 "label": label,
@@ -475,7 +475,7 @@ def columns(table: pd.DataFrame, known: Mapping[str, Metadata]) -> list[contract
                 "values": plain(table[name].to_numpy()),
             }
         )
-    return made
+    return described
 
 
 def _value_of(name: str, known: Sequence[str] | pd.Index) -> tuple[str | None, contract.ColumnRole]:

@@ -259,11 +259,11 @@ def _run(
     model: Model, tokens: Tokens, head: HeadId | None, *, off: bool = False
 ) -> tuple[Float[Tensor, " token"], Attention | None]:
     """The logits at the last token, and a head's pattern; with ``off``, the head's z is zero."""
-    seen: list[Tensor] = []
+    patterns: list[Tensor] = []
 
     def keep(value: Tensor, hook: Any) -> None:
         if head is not None:
-            seen.append(value[:, head.head].detach().clone())
+            patterns.append(value[:, head.head].detach().clone())
 
     def silence(value: Tensor, hook: Any) -> Tensor:
         changed = value.clone()
@@ -277,9 +277,9 @@ def _run(
     logits = model.unembed(model.backend.run(tokens.ids, hooks)[:, -1:])[0, 0]
     if not logits.isfinite().all():
         raise Refused("the model gives NaN or infinity for this text")
-    if not seen:
+    if not patterns:
         return logits, None
-    keys, weights, first = (each[0] for each in sparse(seen[0].float().cpu().numpy(), _N_KEYS))
+    keys, weights, first = (each[0] for each in sparse(patterns[0].float().cpu().numpy(), _N_KEYS))
     return logits, attention(keys, weights, first)
 
 

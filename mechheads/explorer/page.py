@@ -81,14 +81,14 @@ def _hash(text: str) -> str:
 
 def answer(page: contract.Page) -> str:
     """The rows of each question as HTML tables, for readers whose scripts are off."""
-    made = []
+    parts = []
     for question in page["model"]["questions"]:
         varies = f" ({question['varies']})" if question["varies"] else ""
-        made.append(f"<h3>{_escaped(question['title'] + varies)}</h3>")
+        parts.append(f"<h3>{_escaped(question['title'] + varies)}</h3>")
         cells = [_cells(row) for row in question["rows"]]
-        made.append("<table>" + "".join(f"<tr>{row}</tr>" for row in cells) + "</table>" if cells else "")
-        made += [f"<p>{_escaped(warning)}</p>" for warning in question["warnings"]]
-    return "".join(made)
+        parts.append("<table>" + "".join(f"<tr>{row}</tr>" for row in cells) + "</table>" if cells else "")
+        parts += [f"<p>{_escaped(warning)}</p>" for warning in question["warnings"]]
+    return "".join(parts)
 
 
 def _cells(row: contract.Row) -> str:

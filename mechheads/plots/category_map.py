@@ -233,7 +233,7 @@ def _hover(labels: HeadScores) -> list[list[str]]:
 
     def one(layer: int, head: int) -> str:
         scores = data["score"][layer, head]
-        shown, faint = (np.flatnonzero(of[layer, head]).tolist() for of in (member, below))
+        shown, faint = (np.flatnonzero(mask[layer, head]).tolist() for mask in (member, below))
         lines = [line(layer, head, i) for i in shown]
         lines += [f"below the floor: {line(layer, head, i)}" for i in faint]
         if not lines and np.isfinite(scores).any():

@@ -208,10 +208,10 @@ def with_checksum(content: bytes) -> bytes:
 
 def _has_checksum(path: Path) -> bool:
     """Whether a file ends in a checksum, which is then checked."""
-    whole = path.read_bytes()
-    if not whole[-_LENGTH:].startswith(_MARK):
+    content = path.read_bytes()
+    if not content[-_LENGTH:].startswith(_MARK):
         return False
-    if with_checksum(whole[:-_LENGTH]) != whole:
+    if with_checksum(content[:-_LENGTH]) != content:
         raise ValueError(f"{path} is damaged, or was changed after it was saved: its checksum does not match")
     return True
 

@@ -130,10 +130,10 @@ def sample_of(name: str) -> str:
     return kind_of(name.partition("+")[0]).sample
 
 
-def draw(figure: str, *what: Any, **options: Any) -> Any:
+def draw(figure: str, *arguments: Any, **options: Any) -> Any:
     """Draw the figure with this name, as in ``ResultKind.plot``, or open the explorer."""
     module, _, function = figure.partition(":")
-    return getattr(importlib.import_module(module), function)(*what, **options)
+    return getattr(importlib.import_module(module), function)(*arguments, **options)
 
 
 @cache

@@ -14,8 +14,8 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.shown import shortened, titled
 from mechheads.results.stats import carried_by
 
-ASKED = {"pairs": "the capital", "requests": "harmful requests"}
-"""What the questions of the package are about, as ``Atlas.asked`` says it."""
+SUBJECTS = {"pairs": "the capital", "requests": "harmful requests"}
+"""The subjects of the package's own pairs and requests, as in ``Atlas.asked``."""
 LEAST_REFUSAL = 0.1
 """A model that refuses a smaller share of harmful requests counts as not refusing; openings with a smaller mean
 probability give a warning."""

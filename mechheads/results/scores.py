@@ -108,7 +108,7 @@ class HeadScores(Shown):
             provenance: what is needed to repeat the run, in a form that JSON can store.
             cluster: a label per prompt; prompts that share one are not independent. By default, each prompt has its
                 own.
-            bounds: between what the values lie, such as ``(0, 1)``, or ``(0, None)`` if nothing is below 0; for values
+            bounds: the range of the values, such as ``(0, 1)``, or ``(0, None)`` if nothing is below 0; for values
                 of 0 and 1, ``(0, 1, True)``, and for their differences ``(-1, 1, True)``. Intervals lie within them
                 (``stats.bounded_interval``). By default, the bounds of the kind.
 
@@ -301,8 +301,8 @@ class HeadScores(Shown):
     def beyond(self, at_least: float | None = None) -> Rows:
         """The rows of ``to_dataframe`` whose interval lies beyond the smallest effect worth naming, the largest first.
 
-        The effect is the distance from what a head that does nothing has: the null of the kind, or for relations phi
-        with shuffled targets. Rows of both signs are there.
+        The effect is the distance from the score of a head that does nothing: the null of the kind, or for relations
+        phi with shuffled targets. Rows of both signs are included.
 
         Args:
             at_least: the smallest effect, in the unit of the scores; by default 0.05 for shares restored, 0.1 for nats,

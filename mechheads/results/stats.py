@@ -75,11 +75,11 @@ def clustered_interval(
     """
     clustered = Clustered(values, cluster)
     low, high = clustered.nans(), clustered.nans()
-    for some in estimates(clustered, level):
-        q = some.quantile
-        longer = some.skew * (2 * q**2 + 1) / 6
-        low[some.rows] = some.mean - some.error * (q + np.maximum(-longer, 0))
-        high[some.rows] = some.mean + some.error * (q + np.maximum(longer, 0))
+    for batch in estimates(clustered, level):
+        q = batch.quantile
+        longer = batch.skew * (2 * q**2 + 1) / 6
+        low[batch.rows] = batch.mean - batch.error * (q + np.maximum(-longer, 0))
+        high[batch.rows] = batch.mean + batch.error * (q + np.maximum(longer, 0))
     return low.reshape(clustered.shape), high.reshape(clustered.shape)
 
 
@@ -181,21 +181,21 @@ def bounded_interval(
     if bounds is None:
         return low.reshape(shape), high.reshape(shape)
     from_end = bounds.low if bounds.high == inf else 0.0
-    for some in estimates(Clustered(values, cluster, from_end), level):
+    for batch in estimates(Clustered(values, cluster, from_end), level):
         if bounds.share:
-            of_rows = values.reshape(-1, values.shape[-1])[some.rows] / bounds.high
-            low[some.rows], high[some.rows] = (bounds.high * end for end in _of_share(of_rows, some, bounds))
+            of_rows = values.reshape(-1, values.shape[-1])[batch.rows] / bounds.high
+            low[batch.rows], high[batch.rows] = (bounds.high * end for end in _of_share(of_rows, batch, bounds))
         elif bounds.high == inf:
-            start, end = _of_positive(some)
-            known = np.isfinite(end) & (some.mean > 0)
-            rows = some.rows[known]
+            start, end = _of_positive(batch)
+            known = np.isfinite(end) & (batch.mean > 0)
+            rows = batch.rows[known]
             low[rows], high[rows] = bounds.low + start[known], np.maximum(high[rows], bounds.low + end[known])
         elif bounds.low > -inf:
-            start, end = _of_end(some, bounds)
+            start, end = _of_end(batch, bounds)
             known = np.isfinite(start)
-            low[some.rows[known]], high[some.rows[known]] = start[known], end[known]
+            low[batch.rows[known]], high[batch.rows[known]] = start[known], end[known]
         if bounds.share or bounds.high == inf:
-            few = some.rows[(some.counts > 0).sum(axis=1) < LEAST_OF_BOUNDED]
+            few = batch.rows[(batch.counts > 0).sum(axis=1) < LEAST_OF_BOUNDED]
             low[few] = high[few] = np.nan
     low, high = (np.clip(end, bounds.low, bounds.high).reshape(shape) for end in (low, high))
     return low, high
@@ -421,12 +421,12 @@ def mean_over_prompts(values: Float[np.ndarray, "*batch prompt"]) -> Float[np.nd
         return np.where(count > 0, np.nansum(values, axis=-1) / np.maximum(count, 1), np.nan)
 
 
-def _of_share(values: np.ndarray, some: Estimates, bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
+def _of_share(values: np.ndarray, batch: Estimates, bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
     """The interval of a share, or of a difference of shares, as a fraction of ``bounds.high``."""
-    n, clusters, q = some.counts.sum(axis=1), (some.counts > 0).sum(axis=1), some.quantile
+    n, clusters, q = batch.counts.sum(axis=1), (batch.counts > 0).sum(axis=1), batch.quantile
     up, down = (np.nansum(np.clip(sign * values, 0, None), axis=1) / n for sign in (1, -1))
     spread = up + down - (up - down) ** 2
-    together = (some.error / bounds.high) ** 2
+    together = (batch.error / bounds.high) ** 2
     equal = (spread <= 0) | (together <= 0)
     effective = np.where(equal, clusters, np.minimum(spread / np.where(equal, 1, together) + 1, n))
     if bounds.low == 0:
@@ -437,27 +437,27 @@ def _of_share(values: np.ndarray, some: Estimates, bounds: Bounds) -> tuple[np.n
     return (more - less) / size - reach, (more - less) / size + reach
 
 
-def _of_end(some: Estimates, bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
+def _of_end(batch: Estimates, bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
     """The interval of values that are all equal to one bound; NaN for other values."""
-    mean, clusters = some.mean, (some.counts > 0).sum(axis=1)
-    at_end = (some.error == 0) & ((mean == bounds.low) | (mean == bounds.high))
+    mean, clusters = batch.mean, (batch.counts > 0).sum(axis=1)
+    at_end = (batch.error == 0) & ((mean == bounds.low) | (mean == bounds.high))
     width = bounds.high - bounds.low
-    ends = share_interval(np.where(mean == bounds.high, 1.0, 0.0), clusters, quantile=some.quantile)
+    ends = share_interval(np.where(mean == bounds.high, 1.0, 0.0), clusters, quantile=batch.quantile)
     low, high = (np.where(at_end, bounds.low + width * end, np.nan) for end in ends)
     return low, high
 
 
-def _of_positive(some: Estimates) -> tuple[np.ndarray, np.ndarray]:
+def _of_positive(batch: Estimates) -> tuple[np.ndarray, np.ndarray]:
     """The interval of a mean of positive values, on the log scale; infinite if one cluster has the whole sum."""
-    total, size = some.totals.sum(axis=1, keepdims=True), some.counts.sum(axis=1, keepdims=True)
-    has = some.counts > 0
+    total, size = batch.totals.sum(axis=1, keepdims=True), batch.counts.sum(axis=1, keepdims=True)
+    has = batch.counts > 0
     clusters = has.sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        logs = np.where(has, np.log((total - some.totals) / np.where(has, size - some.counts, 1)), 0)
+        logs = np.where(has, np.log((total - batch.totals) / np.where(has, size - batch.counts, 1)), 0)
         deviations = np.where(has, logs - logs.sum(axis=1, keepdims=True) / clusters[:, None], 0)
         error = np.sqrt((clusters - 1) / clusters * (deviations**2).sum(axis=1))
-        spread = np.exp(some.quantile * error)
-        return some.mean / spread, some.mean * spread
+        spread = np.exp(batch.quantile * error)
+        return batch.mean / spread, batch.mean * spread
 
 
 class _Signs:

@@ -27,8 +27,8 @@ from mechheads.labels import HeadLabels
 from mechheads.results.dataset import RANGE, STATISTICS
 from mechheads.results.kinds import SMALLEST, sample_of
 from mechheads.results.metadata import (
-    ASKED,
     LEAST_CLUSTERS_TESTED,
+    SUBJECTS,
     carrying_prompts,
     has_null,
     label_of,
@@ -45,7 +45,7 @@ LEAST_OF_LOGITS = 0.05
 """The smallest effect worth naming of a part of the logits, as a share of the whole."""
 FEW = 10
 """The number of rows for a measure without intervals, or without a smallest effect."""
-_TITLES = {ASKED["pairs"]: "naming the capital"}
+_TITLES = {SUBJECTS["pairs"]: "naming the capital"}
 _USUAL = {"pairs": "the answer", "requests": "the requests"}
 """What prompts are about if nothing else is known."""
 _SHOWN = 20
@@ -276,9 +276,9 @@ def _question(
     keys: Mapping[str, str],
 ) -> Question:
     kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
-    of = tuple(name for name, mine in keys.items() if mine == key)
-    if "patching" in of:
-        of = ("patching", *(name for name in of if name != "patching"))
+    columns = tuple(name for name, mine in keys.items() if mine == key)
+    if "patching" in columns:
+        columns = ("patching", *(name for name in columns if name != "patching"))
         measures = sorted(measures, key=lambda measure: measure.column != "patching")
     view = measures[0].column if measures else ""
     first = atlas.views.get(view)
@@ -296,7 +296,7 @@ def _question(
     elif empty and key not in ("text", "weights"):
         warnings.append(f"{NOTHING.removesuffix('.')}: {', '.join(empty)}.")
     shown = one_line(_TITLES.get(title, title))
-    return Question(key, shown, kinds.get(key, "own"), varies, tuple(warnings), of, view, tuple(measures), tables)
+    return Question(key, shown, kinds.get(key, "own"), varies, tuple(warnings), columns, view, tuple(measures), tables)
 
 
 def _measure(scores: HeadScores, column: str, label: str, at_least: float | None) -> Measure:

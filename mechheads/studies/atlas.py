@@ -19,7 +19,7 @@ from mechheads.io.text import read_json
 from mechheads.labels import HeadLabels
 from mechheads.messages.arguments import checked
 from mechheads.messages.notices import wrapped
-from mechheads.results.metadata import ASKED
+from mechheads.results.metadata import SUBJECTS
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import head_names, heading, html_table
 from mechheads.results.tables import Curves, TableResult
@@ -139,7 +139,7 @@ class Atlas(Stages):
         views: dict[str, HeadScores] = {}
         if self.labels is not None:
             views["phi"] = _phi(self.labels)
-            if self.asked.get("pairs") == ASKED["pairs"] and CAPITALS in self.labels.dataset["relation"]:
+            if self.asked.get("pairs") == SUBJECTS["pairs"] and CAPITALS in self.labels.dataset["relation"]:
                 views[f"phi_{CAPITALS}"] = _phi_of(self.labels, CAPITALS)
         if self.patching is not None:
             views["patching"] = self.patching

@@ -25,7 +25,7 @@ from mechheads.patching.circuits import faithfulness_curve
 from mechheads.patching.path import path_matrix
 from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.prompts import PromptPairs
-from mechheads.results.metadata import ASKED
+from mechheads.results.metadata import SUBJECTS
 from mechheads.results.provenance import in_call
 from mechheads.results.scores import HeadScores
 from mechheads.safety.heads.ablations import PAPER_KINDS
@@ -159,13 +159,13 @@ class _Builder:
         atlas, names, parts = self.atlas, self.questions.names, set(self.questions.parts)
         if parts & {"patching", "causes"} and self.pairs is not None:
             atlas.pairs = _texts_of(self.model, self.pairs)
-            atlas.asked |= _entry(ASKED if self.questions.pairs is None else names, "pairs")
+            atlas.asked |= _entry(SUBJECTS if self.questions.pairs is None else names, "pairs")
             if self.questions.pairs is None:
                 n, wordings = len(self.pairs), min(len(self.pairs), len(TEMPLATES))
                 atlas.asked["pairs_vary"] = f"{n} pairs, {n} countries, {wordings} wordings, as plain text"
         if "safety" in parts:
             atlas.requests = [*Side.of(self.model, self.requests, "query").texts]
-            atlas.asked |= _entry(ASKED if self.questions.requests is None else names, "requests")
+            atlas.asked |= _entry(SUBJECTS if self.questions.requests is None else names, "requests")
             if self.look_alikes is not None:
                 n = len(self.look_alikes)
                 atlas.asked["requests_vary"] = f"{n} requests, {n} categories, each with a harmless look-alike"

@@ -122,11 +122,11 @@ def check_folder(folder: str | Path, study: Mapping[str, str] | None, files: Ite
     for path in (folder / name for name in files):
         if os.path.lexists(path) and (path.name not in own or not path.is_file()):
             raise ValueError(f"{path} was not written by this study, so it is not replaced. {_ELSEWHERE}")
-    there = {path.name for kind in _RESULTS for path in folder.glob(kind)}
-    if study is not None and there and not (folder / _STUDY_FILE).is_file():
-        raise ValueError(f"{folder} holds {min(there)}, and no {_STUDY_FILE} that says what it is of. {_ELSEWHERE}")
-    there |= {name for name in own if (folder / name).exists()}
-    if study is not None and there and (differs := difference(study, saved)):
+    present = {path.name for kind in _RESULTS for path in folder.glob(kind)}
+    if study is not None and present and not (folder / _STUDY_FILE).is_file():
+        raise ValueError(f"{folder} holds {min(present)}, and no {_STUDY_FILE} that says what it is of. {_ELSEWHERE}")
+    present |= {name for name in own if (folder / name).exists()}
+    if study is not None and present and (differs := difference(study, saved)):
         raise ValueError(f"{folder} holds the results of another study: {differs}. {_ELSEWHERE}")
 
 

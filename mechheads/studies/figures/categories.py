@@ -87,7 +87,7 @@ def categories_figure(
             folders and GGUF files. By default, the default model.
         relations: names of relations, or JSON files; by default, the package's. Each needs a category.
         out: the folder for the figure and its numbers, with a folder for each panel.
-        rule: what gives a category, as in ``mh.label_heads``.
+        rule: when a head has a category, as in ``mh.label_heads``.
         source, min_pairs: as in ``mh.relation_scores``.
         on_disk: leave all blocks on disk, as ``mh.load(max_memory="least")`` does. A GGUF file is loaded, and so is a
             model that is stored as changes to another.

@@ -147,8 +147,8 @@ def compute_panels(
     with folder_locked(out):
         folders = {panel: Path(out, *map(_file_name, panel)) for panel in studies}
         panels = Panels[R](Path(out), folders, study={"study": str(study["study"])})
-        for panel, of in studies.items():
-            check_folder(folders[panel], of, work.saved)
+        for panel, own_study in studies.items():
+            check_folder(folders[panel], own_study, work.saved)
         claim_folder(out, panels.study, (_PAGE, *(f"{name}.csv" for name in work.tables), PRINTED))
         return _computed(panels, models, studies, work)
 

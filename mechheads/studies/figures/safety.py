@@ -97,8 +97,8 @@ def safety_figure(
         out: the folder for the figure and its numbers, with a folder for each panel.
         by: ``"requests"``: a panel for each model and set of requests, with a marker for each ablation.
             ``"ablation"``: a panel for each ablation and set of requests, with a marker for each model.
-        score: what ranks the heads: ``"ships"``, or ``"generalized"`` for Generalized Ships, which gives the colours
-            in either case.
+        score: the score that ranks the heads: ``"ships"``, or ``"generalized"`` for Generalized Ships, which gives the
+            colours in either case.
         ablations, k, template: as in ``mh.safety.compare_ablations``.
         quick: eight requests of each set, for a first look.
     """
@@ -158,8 +158,8 @@ def _by_requests(results: _Results, sets: Sequence[str], k: int) -> _Drawn:
     for (model, data), by_ablation in results.items():
         name = f"{model}, {data}" if len(sets) > 1 else model
         shown[name] = dict(by_ablation)
-        of = f" of {model}" if len(models) > 1 else ""
-        headings[name] = f"{heads_title(list(by_ablation.values()))}{of} on {_requests(data)}"
+        suffix = f" of {model}" if len(models) > 1 else ""
+        headings[name] = f"{heads_title(list(by_ablation.values()))}{suffix} on {_requests(data)}"
     return shown, headings, " and ".join(models) if len(models) < 3 else f"{len(models)} models"
 
 
