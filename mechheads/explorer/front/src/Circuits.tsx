@@ -9,7 +9,7 @@ import type { Circuit } from "./data";
 import { model } from "./page";
 import { choose, state } from "./state";
 
-/** The share of the metric from which on heads are shown at first. */
+/** The faithfulness that the heads shown at first reach. */
 const FAITHFUL = 0.9;
 
 export function Circuits({ of }: { of: readonly Circuit[] }) {

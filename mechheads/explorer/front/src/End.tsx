@@ -35,7 +35,7 @@ export function End() {
   );
 }
 
-/** A text in which what is typed stands between backticks. */
+/** A text in which code stands between backticks. */
 function WithCode({ text }: { text: string }) {
   return <>{text.split("`").map((part, at) => (at % 2 ? <code key={at}>{part}</code> : part))}</>;
 }

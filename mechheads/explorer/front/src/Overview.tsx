@@ -58,7 +58,7 @@ function MapView() {
   );
 }
 
-/** Of n heads, the numbers that the slider stops at; the last stands for all. */
+/** The stops of the slider for n heads; one more stands for all. */
 function stops(n: number): number[] {
   const all = [1, 2, 3, 5, 10, 15, 20, 30, 50, 75, 100, 150, 200, 256];
   return all.filter((stop) => stop < n);

@@ -1,4 +1,4 @@
-/** What was asked and what was found: a block for each question, with its table of heads. A block's title opens its question. */
+/** The questions and their answers: a block for each question, with its table of heads. A block's title opens its question. */
 import { paneOf } from "./card/Card";
 import { headEvents } from "./card/headEvents";
 import { numberOf } from "./card/heads";

@@ -1,4 +1,4 @@
-/** What the address names that this page does not have. */
+/** Names in the address that this page does not have. */
 import { signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 
@@ -43,7 +43,7 @@ function shown(parts: URLSearchParams): Set<string> {
   return new Set([...columns, (sort ?? "").replace(/^-/, "")].filter(Boolean));
 }
 
-/** Columns that are drawn. */
+/** The columns of the axes, the colour and the slider. */
 function drawn(parts: URLSearchParams): Set<string> {
   return new Set(["x", "y", "colour", "by"].flatMap((name) => parts.get(name) || []));
 }

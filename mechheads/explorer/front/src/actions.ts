@@ -42,7 +42,7 @@ export async function copyLink(): Promise<void> {
   tell(location.protocol === "file:" ? "The link is copied. It leads to a file of this computer: send the file too. What stands after # shows in any copy of it what you see now." : "The link is copied. It shows exactly what you see now.");
 }
 
-/** Whether a link is all that somebody else needs. A page in a notebook has no address, and that of a file leads nobody else to it. */
+/** Whether a link is enough for others: a page in a notebook has no address, and the address of a file is of no use elsewhere. */
 export function isServed(): boolean {
   return hasAddress() && location.protocol !== "file:";
 }

@@ -34,14 +34,14 @@ const SHAPES = [DOWN, CROSS, STAR, PLUS, DIAMOND, TRIANGLE, SQUARE];
 export const UNCLASSIFIED = "Unclassified";
 export const MISSING = "Not measured";
 
-/** What each head is: its categories, or `UNCLASSIFIED` or `MISSING` alone. */
+/** The classes of a head: its categories, or `UNCLASSIFIED` or `MISSING` alone. */
 export function classesOf({ categories }: Model, head: number): string[] {
   const of = categories?.of[head];
   if (!of) return [MISSING];
   return of.length ? of.map((at) => categories.names[at] ?? UNCLASSIFIED) : [UNCLASSIFIED];
 }
 
-/** What a head of several categories is if it has one colour, as in the paper's map; also in the search line. */
+/** The class of a head of several categories if it has one colour, as in the paper's map; also in the search line. */
 export function severalName(n: number): string {
   return `${n} categories`;
 }

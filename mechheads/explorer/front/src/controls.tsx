@@ -8,7 +8,7 @@ interface PickProps {
   columns: readonly Column[];
   value: string;
   onPick: (name: string) => void;
-  /** The choice of no column. */
+  /** The text of the choice of no column. */
   none?: string;
   /** The label for screen readers, where `label` says too little. */
   says?: string;

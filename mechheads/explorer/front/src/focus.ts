@@ -12,7 +12,7 @@ export function rootOf(): HTMLElement | null {
   return root;
 }
 
-/** To the heading of what has just opened, after it is drawn; `back` returns to where it was. */
+/** Moves the focus to the heading of the card that has just opened, once it is drawn; `back` returns it. */
 export function focusCard(): void {
   before = document.activeElement;
   requestAnimationFrame(() => root?.querySelector<HTMLElement>(".mh-detail-title")?.focus());

@@ -1,4 +1,4 @@
-/** Keys that work everywhere but in fields where one types. */
+/** Keys that work everywhere except in text fields. */
 import { close, currentHead, goToSearch, helpOpen, step } from "./actions";
 import { togglePin } from "./pointing";
 import { tell } from "./say";

@@ -2,7 +2,7 @@
  * Starts the explorer.
  *
  * - In its own page: the data is in `#mh-page` (see data.ts), and the page has an element `#mh-root` of class `mh`. What the
- *   element holds before, such as a line that says that the page is being opened, is replaced.
+ *   element contains before, such as a line that says that the page is being opened, is replaced.
  * - In a notebook: anywidget calls `render`.
  */
 import { render as draw } from "preact";

@@ -1,4 +1,4 @@
-/** What is said of a head in a line: for hints, for screen readers, and to the live region. */
+/** One-line descriptions of heads for hints, screen readers and the live region; messages to the reader. */
 import { signal } from "@preact/signals";
 
 import { labelsOf, nameOf } from "./card/heads";

@@ -1,4 +1,4 @@
-/** Parts of the page that lie folded until they are asked for; which was opened last stands in the address. */
+/** Parts of the page that are folded until the reader opens them; the address names the last one opened. */
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 

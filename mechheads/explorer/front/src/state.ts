@@ -28,19 +28,19 @@ export interface Values {
   by: string;
   /** A head of several categories has one colour that says how many, as in the paper. */
   oneColour: boolean;
-  /** Of the card: which pane is open. */
+  /** The open pane of the card. */
   pane: string;
-  /** Of its patterns: number of a prompt, of a token in it, and of the prompt beside it. */
+  /** In the patterns of the card: the number of a prompt, of a token in it, and of the prompt beside it. */
   prompt: number | null;
   token: number | null;
   beside: number | null;
-  /** Of its texts: the part of the head's activity. */
+  /** In the texts of the card: the part of the head's activity. */
   part: string;
-  /** Of what lies folded: what was opened last, such as "circuits". */
+  /** The folded part of the page that was opened last, such as "circuits". */
   section: string;
 }
 
-/** What heads are called. */
+/** The names of heads. */
 export interface Naming {
   name(head: number): string;
   /** Null if there is no such head. */
@@ -85,15 +85,15 @@ export function nameHeads(by: Naming): void {
 /** Changes that the back button undoes; others replace the address. */
 const STEPS: readonly (keyof Values)[] = ["head", "question"];
 
-/** What a sentence or a question shows. */
+/** The values that a link in a sentence or a question sets. */
 const LINKED = ["question", "x", "y", "colour", "filter", "sort", "top", "by", "section"] as const;
 
-/** What an address chooses: `link` holds its keys and values. */
+/** The state that a link opens; `link` has the keys and values of its address. */
 export function linked(link: Readonly<Record<string, string>>): Values {
   return fromHash(new URLSearchParams(link).toString());
 }
 
-/** Show what a link shows, and leave the open card and the rest as they are; the back button returns. */
+/** Open a link, and leave the open card and the rest as they are; the back button returns. */
 export function follow(values: Values): void {
   choose(Object.fromEntries(LINKED.map((key) => [key, values[key]])), true);
 }
@@ -227,7 +227,7 @@ function take(values: Values): void {
   written = toHash();
 }
 
-/** Whether the address says what is chosen. */
+/** Whether the address stores what is chosen. */
 export function hasAddress(): boolean {
   return ours;
 }
@@ -245,7 +245,7 @@ export function followAddress(mend: (values: Values) => Values, saved = ""): voi
   read();
 }
 
-/** What is chosen if the address says nothing else. */
+/** Set the choices for a page whose address names none. */
 export function beginWith(values: Partial<Values>): void {
   Object.assign(START, values);
 }

@@ -71,7 +71,7 @@ function rank(values: Float64Array, absolute: boolean): Int32Array {
   return ranks;
 }
 
-/** Whether anything is known of single heads, besides where they are. */
+/** Whether there is any column about heads besides their layer and number. */
 export function hasValues({ columns }: Model): boolean {
   return columns.some(({ role }) => role === "value");
 }

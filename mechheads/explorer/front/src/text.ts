@@ -6,7 +6,7 @@ function inLines(text: string): string {
   return text.split(/\r?\n/).map(inText).join("\n");
 }
 
-/** What is counted of heads that two measures of a question differ on. */
+/** When two measures of a question differ on a head, in words. */
 export const OPPOSED = "two measures in opposite directions, or one beyond its smallest effect and the other within";
 
 /** "a, b and c". */

@@ -1,6 +1,6 @@
-/** Light or dark as the notebook is, which has a theme of its own; elsewhere the page is as the system. */
+/** The page's theme, light or dark: in a notebook, the notebook's; elsewhere, the system's. */
 
-/** What JupyterLab and Jupyter Notebook say of their theme, an attribute of the body. */
+/** The attribute of the body in which JupyterLab and Jupyter Notebook store their theme. */
 export const NOTEBOOK_THEME = "data-jp-theme-light";
 const DARK = "(prefers-color-scheme: dark)";
 const ALWAYS = `all, ${DARK}`;
@@ -18,7 +18,7 @@ export function followNotebook(element: HTMLElement): () => void {
   return () => watch.disconnect();
 }
 
-/** In a frame of a notebook, which cannot be seen from here: say that the page is there, and follow what the notebook says. */
+/** In a frame of a notebook, which cannot be read from here: report that the page is drawn, and follow the theme that the notebook sends. */
 export function followFrame(): void {
   if (parent === window) return;
   addEventListener("message", ({ source, data }: MessageEvent<{ mechheads?: unknown; light?: unknown } | null>) => {
@@ -27,21 +27,21 @@ export function followFrame(): void {
   parent.postMessage({ mechheads: "drawn" }, "*");
 }
 
-/** Light, dark, or as the system is (null). */
+/** Light, dark, or the system's theme (null). */
 function paintAs(light: boolean | null, element: HTMLElement): void {
   element.style.colorScheme = light === null ? "" : light ? "light" : "dark";
   const media = light === null ? DARK : light ? NEVER : ALWAYS;
   for (const rule of darkRules()) rule.media.mediaText = media;
 }
 
-/** The rules of our style sheets for dark systems. Whatever was made of their condition, it still names the scheme. */
+/** The rules of our style sheets for dark systems. Their condition still names the scheme after `paintAs` has changed it. */
 function darkRules(): CSSMediaRule[] {
   return Array.from(document.styleSheets)
     .flatMap(rulesOf)
     .filter((rule): rule is CSSMediaRule => rule instanceof CSSMediaRule && rule.media.mediaText.includes(DARK) && rule.cssText.includes(".mh"));
 }
 
-/** None of a sheet from elsewhere, which may not be read. */
+/** The rules of a style sheet; none if it is of another origin, which may not be read. */
 function rulesOf(sheet: CSSStyleSheet): CSSRule[] {
   try {
     return Array.from(sheet.cssRules);

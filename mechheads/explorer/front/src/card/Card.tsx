@@ -151,7 +151,7 @@ function hasPane(model: Model, name: PaneName): boolean {
   return model.panes.includes(name);
 }
 
-/** What else could be known of the heads of this model, and the call that measures it. */
+/** The panes that were not measured for this model, and the call that measures them. */
 function More({ model }: { model: Model }) {
   const missing = PANES.filter((name) => !hasPane(model, name)).map((name) => TITLES[name] ?? name);
   if (!missing.length) return null;

@@ -1,4 +1,4 @@
-/** What changes if the head is changed: one dot for each prompt. */
+/** The effect of changing the head: one dot for each prompt. */
 import type { Effect, Shared, Ships } from "../data";
 import { known } from "./numbers";
 import { shipsRows } from "./SafetyPane";

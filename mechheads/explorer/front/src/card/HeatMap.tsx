@@ -16,7 +16,7 @@ const LARGEST_CELL = 40;
 
 interface Props {
   attention: Sparse;
-  /** Of the files that are saved. */
+  /** The name of the files that are saved. */
   name: string;
   /** The query that is marked at first. */
   query?: number | null;

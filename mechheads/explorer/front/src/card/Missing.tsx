@@ -4,7 +4,7 @@ import { Empty } from "./parts";
 interface Lack {
   readonly what: string;
   readonly command: string;
-  /** How the atlas calls the stage in its notes. */
+  /** The name of the stage in the notes of the atlas. */
   readonly stage: string;
 }
 

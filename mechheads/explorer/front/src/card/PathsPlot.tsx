@@ -1,4 +1,4 @@
-/** Senders to the left, the head in the middle, receivers to the right; lines as wide as what they carry. */
+/** Senders to the left, the head in the middle, receivers to the right; the larger the effect, the wider the line. */
 import { headEvents, keyEvents } from "./headEvents";
 import { show, withInterval } from "./numbers";
 import { Figure, useWidth } from "./parts";
@@ -9,7 +9,7 @@ interface Props {
   centre: string;
   links: Links;
   unit: string;
-  /** What stands in the place of a side without links. */
+  /** The text in place of a side without links. */
   none: string;
 }
 

@@ -15,7 +15,7 @@ export interface StripRow {
 }
 
 interface Props {
-  /** Of the files that are saved. */
+  /** The name of the files that are saved. */
   name: string;
   caption: string;
   unit: string;

@@ -13,7 +13,7 @@ interface Props {
   /** The token that is chosen at first, and marked. */
   query: number;
   direction: Direction;
-  /** Whether to draw what goes to the first token. */
+  /** Whether to draw the attention to the first token. */
   withFirst: boolean;
   /** The first and the last token to show. */
   from?: number;
@@ -111,7 +111,7 @@ function tokenClass(place: number, at: number, query: number, hit: boolean, asKe
   return names.join(" ");
 }
 
-/** What is drawn, in words. */
+/** The drawing in words. */
 function said(from: Sparse, at: number, keys: readonly Entry[], queries: readonly Entry[], direction: Direction): string {
   const token = (place: number) => `\u201c${asChip(from.tokens[place] ?? "")}\u201d`;
   const named = (entries: readonly Entry[], end: "key" | "query") =>

@@ -1,4 +1,4 @@
-/** Why a head attends from one token of an own text to another: asked of the model when two tokens are chosen. */
+/** Why a head attends from one token of the reader's text to another; the model computes it when two tokens are chosen. */
 import { useEffect, useState } from "preact/hooks";
 
 import type { Model, Why } from "../data";
@@ -30,7 +30,7 @@ interface Props {
   model: Model;
 }
 
-/** The model is asked if a choice stays so long, in milliseconds: arrow keys pass over many tokens. */
+/** The model runs if a choice stays so long, in milliseconds: arrow keys pass over many tokens. */
 const WAIT = 250;
 
 export function WhyLive({ text, name, attention, pair, onPair, model }: Props) {

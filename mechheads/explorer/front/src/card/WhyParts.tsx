@@ -7,7 +7,7 @@ import { numberOf } from "./heads";
 import { percent, plural, show } from "./numbers";
 import { asChip } from "./tokens";
 
-/** What is measured, against what, and what it does not say; once for all numbers of the pane. */
+/** What the numbers of the pane measure, against what, and what they do not show. */
 function Notes() {
   return (
     <p class="card-muted card-why-notes">
@@ -56,7 +56,7 @@ export function WhyParts({ why, tokens, model }: PartsProps) {
 interface SideProps {
   side: WhySide;
   total: number;
-  /** What the longest bar stands for. */
+  /** The size of the longest bar. */
   most: number;
   model: Model;
 }

@@ -1,4 +1,4 @@
-/** Attention as the page keeps it, made into `Sparse`. */
+/** Converts attention from the page's data to `Sparse`. */
 import type { Attention, Example, Shared } from "../data";
 import { normalized, sparse, type Entry, type Sparse } from "./sparse";
 
@@ -15,7 +15,7 @@ export function decode(tokens: readonly string[], attention: Attention): Sparse 
   return sparse(tokens, entriesOf(attention));
 }
 
-/** Attention times the norm of what each token offers; each row sums to 1, over the keys that were kept. */
+/** Attention times the norm of what each token offers; each row sums to 1, over the keys in the data. */
 export function moved(tokens: readonly string[], attention: Attention, sizes: readonly number[]): Sparse {
   const entries = [...entriesOf(attention)];
   return normalized(sparse(tokens, entries.map((entry) => ({ ...entry, weight: (entry.weight * (sizes[entry.key] ?? 0)) / 255 }))));

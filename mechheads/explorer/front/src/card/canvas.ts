@@ -71,7 +71,7 @@ function sized(canvas: HTMLCanvasElement, width: number, height: number, ratio: 
 type WheelOn = WheelEvent & { currentTarget: Element };
 
 /**
- * A wheel listener that keeps the page from scrolling if it says that it has used the turn. It is not asked while the page is
+ * A wheel listener that keeps the page from scrolling if `zoomAt` returns true. It is not called while the page is
  * being scrolled: the pointer must have moved over the canvas since.
  */
 export function useWheel(canvas: CanvasRef, zoomAt: (event: WheelOn) => boolean): void {

@@ -64,7 +64,7 @@ export function shade(weight: number): number {
   return Math.sqrt(Math.min(Math.abs(weight), 1));
 }
 
-/** Every how many tokens there is room for a label of `least` pixels. */
+/** The interval of labels, in tokens, at which each label has `least` pixels. */
 export function labelStep(span: number, size: number, least: number): number {
   const need = (least * span) / size;
   if (need <= 1) return 1;

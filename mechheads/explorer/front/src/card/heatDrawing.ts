@@ -13,7 +13,7 @@ export interface Look {
   readonly ink: string;
   readonly faint: string;
   readonly cell: string;
-  /** Of a cell below 0. */
+  /** The colour of a cell below 0. */
   readonly below: string;
   readonly mark: string;
   readonly font: string;
@@ -89,7 +89,7 @@ export function drawMarks(pen: Pen, { from }: Prepared, window: Window, frame: F
   if (x >= frame.left - 1 && y >= -1 && x < frame.left + frame.size && y < frame.size) pen.frame(x - 1, y - 1, side, side, look.mark);
 }
 
-/** Stairs above which nothing can be: no query sees a later key. */
+/** The diagonal, above which there is nothing: no query sees a later key. */
 function diagonal(pen: Pen, window: Window, { size, left }: Frame, look: Look, cell: number): void {
   const offset = (window.query - window.key) * cell;
   const clip = (value: number) => Math.min(Math.max(value, 0), size);

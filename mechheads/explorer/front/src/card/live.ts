@@ -1,4 +1,4 @@
-/** What the page asks of a notebook's widget: to run an own text, or for the page as a file. */
+/** The page's requests to a notebook's widget: run a text of the reader's own, or send the page as a file. */
 import type { HeadName, Live, TextAnswer, WhyAnswer } from "../data";
 import { messageOf } from "./load";
 
@@ -10,7 +10,7 @@ interface TextRequest {
   key?: number;
 }
 
-/** What a notebook's widget gives: anywidget's model. */
+/** anywidget's model, through which a widget and the notebook exchange messages. */
 export interface WidgetModel {
   send(message: unknown): void;
   on(event: "msg:custom", receive: (message: unknown) => void): void;

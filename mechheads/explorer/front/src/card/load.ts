@@ -15,7 +15,7 @@ export function readBlocksFrom(source: FindBlock): void {
   asked.clear();
 }
 
-/** Base64 of deflated JSON -> what it holds. */
+/** Decodes base64 of deflated JSON. */
 export async function inflate<T>(base64: string): Promise<T> {
   const packed = Uint8Array.from(atob(base64.trim()), (character) => character.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -49,7 +49,7 @@ export interface Loaded<T> {
   readonly error: string | null;
 }
 
-/** What a promise brings; nothing as long as it is under way. It is asked for again if `key` changes. */
+/** The value of a promise, null while it is pending; it is loaded again if `key` changes. */
 export function useLoaded<T>(key: string, load: () => Promise<T>): Loaded<T> {
   const [state, setState] = useState<Loaded<T> & { key: string }>({ key: "", value: null, error: null });
   useEffect(() => {

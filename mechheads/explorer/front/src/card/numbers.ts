@@ -86,7 +86,7 @@ export function exact(value: Maybe, low: Maybe, high: Maybe): string {
   return known(low) && known(high) ? `${value} [${low}, ${high}]` : String(value);
 }
 
-/** What a range that is no interval comes from. */
+/** The source of a range that is not an interval. */
 export const CLUSTERS = "two clusters";
 
 /** What stands in the place of an interval if there are too few prompts. */
@@ -160,7 +160,7 @@ export function mean(values: readonly Maybe[]): number | null {
   return found.length ? found.reduce((sum, value) => sum + value, 0) / found.length : null;
 }
 
-/** The smallest and largest of what is known, widened to hold `also`; [0, 1] if nothing is. */
+/** The smallest and largest known value, widened to include `also`; [0, 1] if there are none. */
 export function extent(values: Iterable<Maybe>, ...also: number[]): [number, number] {
   let low = Infinity;
   let high = -Infinity;

@@ -23,7 +23,7 @@ export function Empty({ what, command }: { what: string; command?: string }) {
 export interface Tab {
   readonly id: string;
   readonly name: string;
-  /** Shown, but said to have nothing in it. */
+  /** Shown, but marked as empty. */
   readonly empty?: boolean;
 }
 

@@ -9,7 +9,7 @@ export interface Link {
   /** The head at the other end; null for the logits. */
   readonly head: number | null;
   readonly name: string;
-  /** What is read: of the head itself if the other end sends, else of the other end. */
+  /** The input that is read: the head's if the other end sends, else the other end's. */
   readonly way: Way;
   readonly value: number;
   readonly low: Num;
@@ -43,7 +43,7 @@ export function strongest(links: readonly Link[], most = MOST): Link[] {
 
 export interface Step {
   readonly head: number;
-  /** What leads from this head to the one before in the list. */
+  /** The link from this head to the one before in the list. */
   readonly link: Link;
 }
 

@@ -1,4 +1,4 @@
-/** Attention of one head in one text with only its larger weights kept, or the difference of two. */
+/** The larger attention weights of one head in one text, or the difference of two. */
 
 /** Rows are queries. The entries of row q are `starts[q]` to `starts[q + 1]` of `keys` and `weights`. */
 export interface Sparse {
@@ -54,19 +54,19 @@ export function column(from: Sparse, key: number): Entry[] {
   return found;
 }
 
-/** The weight of one pair, or null if it was too small to be kept. */
+/** The weight of one pair, or null if it was too small to be stored. */
 export function weightAt(from: Sparse, query: number, key: number): number | null {
   return row(from, query).find((entry) => entry.key === key)?.weight ?? null;
 }
 
-/** What a pair that was not kept has at most: no more than the smallest that was kept, and than what is left of the row. */
+/** The most that a pair can have that is not stored: the smallest stored weight, or the rest of the row if that is less. */
 export function leftAtMost(from: Sparse, query: number): number {
   const kept = row(from, query);
   const left = 1 - kept.reduce((sum, { weight }) => sum + weight, 0);
   return Math.max(0, Math.min(left, ...kept.filter(({ key }) => key !== 0).map(({ weight }) => weight)));
 }
 
-/** What one text has more of than another with as many tokens, pair by pair; what was not kept counts as 0. */
+/** The weights of one text minus those of another with as many tokens, pair by pair; pairs that are not stored count as 0. */
 export function difference(left: Sparse, right: Sparse): Sparse {
   const tokens = left.tokens.map((token, at) => (token === right.tokens[at] ? token : `${token} /${right.tokens[at] ?? ""}`));
   const entries = tokens.flatMap((_, query) => {
@@ -77,7 +77,7 @@ export function difference(left: Sparse, right: Sparse): Sparse {
   return sparse(tokens, entries);
 }
 
-/** The mean over the queries after the first of what goes to the token itself, or to one before it by `back`. */
+/** The mean attention, over the queries after the first, to the token that is `back` tokens before (0: the token itself). */
 export function shareBack(from: Sparse, back: number): number {
   const queries = from.tokens.map((_, query) => query).filter((query) => query >= Math.max(back, 1));
   return queries.reduce((sum, query) => sum + (weightAt(from, query, query - back) ?? 0), 0) / Math.max(queries.length, 1);
@@ -94,7 +94,7 @@ export function normalized(from: Sparse): Sparse {
   return { ...from, weights };
 }
 
-/** The mean share that goes to the first token, over the queries after it. */
+/** The mean attention to the first token, over the queries after it. */
 export function firstShare(from: Sparse): number {
   const n = from.tokens.length;
   let sum = 0;

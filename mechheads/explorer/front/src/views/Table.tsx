@@ -180,7 +180,7 @@ function Cell({ at, place, heading, number, title, children }: CellProps) {
   return <td role="gridcell" title={title} {...about}><bdi>{children}</bdi></td>;
 }
 
-/** The label of a heading; if it is cut, what stands there first, as people who speak to the page say what they see. */
+/** The label of a heading; if it is cut, the visible text comes first, for people who control the page by voice. */
 function spoken(column: Column): string {
   const seen = shortened(column.label);
   return seen === column.label ? titled(column) : `${seen}: ${titled(column)}`;

@@ -45,7 +45,7 @@ export function cellTitle(model: Model, column: Column, head: number): string | 
   return `${column.label}: ${text}${column.unit && ` ${column.unit}`}`;
 }
 
-/** The interval of a column, or that of the value to which it belongs. */
+/** The interval of a column, or of the value that it belongs to. */
 function endsOf(model: Model, column: Column): { low: Float64Array | null; high: Float64Array | null } | null {
   return numbersOf(model, column.role === "low" || column.role === "high" ? (column.of ?? "") : column.name);
 }
@@ -53,10 +53,10 @@ function endsOf(model: Model, column: Column): { low: Float64Array | null; high:
 const drawing = document.createElement("canvas").getContext("2d");
 const known = new WeakMap<Model, Map<string, number>>();
 
-/** What the table offers its columns. */
+/** The width and the font of the table. */
 export interface Room {
   readonly width: number;
-  /** As a canvas takes it. */
+  /** In the form that a canvas takes. */
   readonly font: string;
 }
 

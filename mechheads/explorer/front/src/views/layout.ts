@@ -20,7 +20,7 @@ export function sizes(nLayers: number, nHeads: number, width: number): Sizes {
   return { cell, row, left, width: left + nLayers * cell + 4, height: row * nHeads + 38 };
 }
 
-/** Every how many labels there is room for one of `need` pixels. */
+/** The interval of labels, in cells of `step` pixels, at which each label has `need` pixels. */
 export function every(step: number, need: number): number {
   return [1, 2, 5, 10, 20, 50, 100].find((each) => each * step >= need) ?? 100;
 }

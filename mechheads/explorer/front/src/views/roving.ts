@@ -46,7 +46,7 @@ export function focusMark(box: Element, head: number): void {
   element.focus();
 }
 
-/** After a drawing: exactly one mark is in the tab order, although the one that was may be gone. */
+/** After drawing, puts exactly one mark into the tab order, even if the previous one is gone. */
 export function keepOneStop(box: Element | null, preferred: number | undefined): void {
   const stops = box?.querySelectorAll('[data-head][tabindex="0"]');
   if (!box || stops?.length === 1) return;
