@@ -45,11 +45,11 @@ def explore(what: Any, path: str | Path | None = None, *, model: Model | None = 
         model: the model, to run your own texts; a notebook then shows a widget, which needs its kernel.
 
     Returns:
-        What a notebook shows, or the path of the page. The page is one file and needs no network.
+        The object that a notebook shows, or the path of the page. The page is one file and needs no network.
 
     Raises:
         ValueError: if something cannot be shown, results differ in model or size, the model is of another size, or
-            ``path`` can be no file; before anything is run.
+            ``path`` cannot be a file; before anything is run.
         FileNotFoundError: if there is no such folder; before anything is run.
         ImportError: if a notebook needs anywidget for a widget, and there is no path.
 
@@ -145,7 +145,7 @@ _TELL_THEME = """(() => {
   addEventListener("message", ({ data }) => data?.mechheads === "drawn" && tell());
   tell();
 })()""".replace("FRAME", _FRAME).replace("STILL", _STILL)
-"""Hides the tables below a frame, and tells the page in it whether JupyterLab is light or dark; it cannot see it."""
+"""Hides the tables below a frame, and tells the page in it whether JupyterLab is light or dark."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -189,8 +189,8 @@ def widget(payload: Payload, live: Live | None) -> Any:
 
 
 def receive(widget: Any, content: Any, payload: Payload, live: Live | None) -> threading.Thread | None:
-    """Act on a message of the page: send it as a file, run a text or cancel one. Texts run in a thread: the notebook
-    stays free."""
+    """Act on a message of the page: send the page as a file, run a text, or cancel one.
+    Texts run in a thread, so that the notebook stays free."""
     if not isinstance(content, Mapping):
         return None
     if content.get("type") == "page":

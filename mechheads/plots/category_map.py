@@ -49,10 +49,10 @@ def category_map(
 
     A head of one category has that category's colour; a head of several has the colour of their number. Evidence below
     the floor of ``label_heads`` does not count. The legend above has all classes of the paper, also those that no head
-    has, and of one model how many heads have each colour: together, all that have scores. Categories that no model was
-    tested for are marked. Heads without scores are gaps. The hover text shows the head, its categories, and the best
-    relation of each with its score and reading; it also shows evidence below the floor. Click a name in the legend to
-    hide or show it in every panel.
+    has, and for a single model how many heads are in each, which adds up to all heads with scores. Categories that no
+    model was tested for are marked. Heads without scores are gaps. The hover text shows the head, its categories, and
+    the best relation of each with its score and reading; it also shows evidence below the floor. Click a name in the
+    legend to hide or show it in every panel.
 
     Args:
         labels: from ``label_heads``, or several results in a mapping from the names of their models.

@@ -1,4 +1,4 @@
-"""Heatmaps: of scores and roles by layer and head; of paths from senders to receivers; of how far views agree."""
+"""Heatmaps of scores and roles by layer and head, of paths from senders to receivers, of parts of attention scores."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def heatmap(
 
     The hover text shows the head's name, value and interval. Signed scores get a diverging scale centred at 0 with
     equal ends (red is positive, blue negative); scores without negative values get its red half. Heads without a score
-    are gaps that show the grey background. A dot marks heads whose family p is at most 0.05, which six clusters of
-    prompts or more allow; in a single panel, the largest heads of either sign are named. An extra dimension gives one
+    are gaps that show the grey background. A dot marks heads whose family p is at most 0.05, which needs at least six
+    clusters of prompts; in a single panel, the largest heads of either sign are named. An extra dimension gives one
     panel per label, all on one scale.
 
     Args:

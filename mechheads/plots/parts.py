@@ -247,7 +247,7 @@ def _template(theme: Theme) -> str:
 
 
 def _darkened(part: Any, name: str = "") -> Any:
-    """The dark colours for a part of a figure; only values with the name of a colour change: a token may be "white"."""
+    """The dark colours for a part of a figure; only values whose key names a colour change: a token may be "white"."""
     if isinstance(part, dict):
         parts = {key: _darkened(value, key) for key, value in part.items()}
         return {key: value for key, value in parts.items() if value is not None and value != {}}

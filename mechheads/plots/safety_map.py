@@ -37,8 +37,8 @@ SYMBOLS = (
     ("diamond-open", 0.66),
     ("triangle-up-open", 0.72),
 )
-"""Symbol of each series, and its size relative to the place of a head. All are drawn with lines of one width: none
-weighs more than another, all markers of one head are visible, and markers of neighbours do not overlap."""
+"""Symbol of each series, and its size relative to the place of a head. All are drawn with lines of one width, so that
+none looks heavier than another, all markers of one head are visible, and markers of neighbours do not overlap."""
 _LARGEST, _STROKE = 24, 0.13
 """The largest place of a head in pixels, and the width of lines relative to it."""
 _COLOURS = ("#5c1a6b", "#b3305f", "#dd4a4a", "#f4873f", "#f5c542")
@@ -58,8 +58,8 @@ def safety_map(
     """Map of the ``k`` heads that ``mh.safety_heads`` gave, layers across and heads up, coloured by Generalized Ships.
 
     Undifferentiated Attention is drawn as circles, Scaling Contribution as crosses, and zero, mean and resample
-    ablation as squares, diamonds and triangles; any other ablation has a symbol that is free. A head in the top ``k``
-    of several ablations has several markers. The hover text shows the head, its rank, scores and intervals, and how
+    ablation as squares, diamonds and triangles; any other ablation gets an unused symbol. A head in the top ``k`` of
+    several ablations has several markers. The hover text shows the head, its rank, scores and intervals, and how
     often it is in the top ``k`` when the requests are resampled.
 
     Args:
@@ -168,7 +168,7 @@ def _by_ablation(scores: list[HeadScores]) -> dict[str, HeadScores]:
 
 
 def _symbols(names: Sequence[str]) -> dict[str, tuple[str, float]]:
-    """The symbol of each series: its ablation's, or one that is free."""
+    """The symbol of each series: the symbol of its ablation, or an unused one."""
     if len(names) > len(SYMBOLS):
         raise ValueError(f"there are {len(names)} series, but only {len(SYMBOLS)} markers; draw fewer at once")
     known = zip(NAMES.values(), SYMBOLS, strict=True)

@@ -1,7 +1,7 @@
 """The kinds of results in one table: what each is called, its unit, null, papers and figure.
 
 A figure is named by a text, ``"module:function"``, and imported when it is drawn. So a result can draw itself although
-``results`` must not import ``plots``, and plotly is loaded only when it is needed. The explorer is named so too.
+``results`` must not import ``plots``, and plotly is loaded only when it is needed. So is the explorer.
 """
 
 from __future__ import annotations

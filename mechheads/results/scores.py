@@ -54,8 +54,8 @@ class HeadScores(Shown):
     and any extra labelled dimensions such as ``pos`` or ``relation``. If scores are means over prompts, it also
     contains ``values`` and ``cluster``. Its attributes are ``name``, ``unit``, ``kind``, ``provenance`` and
     ``schema_version``. NaN means "not measured" or "not defined". If only two clusters of prompts were measured, too
-    few for an interval, ``range_low`` and ``range_high`` are their means. Scores of two analyses can be added,
-    subtracted, multiplied and divided if they align.
+    few for an interval, ``range_low`` and ``range_high`` are their means. Scores that align can be added and
+    subtracted. With a number, scores can be added, subtracted, multiplied and divided.
 
     >>> import numpy as np
     >>> values = np.arange(12.0).reshape(1, 2, 6)  # [layer, head, prompt]

@@ -64,12 +64,12 @@ def heading(text: str) -> str:
 
 
 class Rows(pd.DataFrame):
-    """Rows of a result: a DataFrame of all their numbers, which shows at most eight columns, the score's first.
+    """Rows of a result: a DataFrame of all their numbers, which shows at most eight columns, the score among the first.
 
-    ``attrs["n"]``, the number of prompts that scores are means over, has a score without an interval shown as "too
-    few", and an interval without width as "all n equal". ``attrs["first"]`` names the columns that are shown first;
-    without it, these are heads, labels, score, interval and family p. Any other columns are shown if they are chosen
-    alone, as in ``table[["score", "q_value"]]``.
+    With ``attrs["n"]``, the number of prompts that scores are means over, a missing interval is shown as "too few", and
+    an interval without width as "all n equal". ``attrs["first"]`` names the columns that are shown first; without it,
+    these are heads, labels, score, interval and family p. Other columns are shown if they are selected, as in
+    ``table[["score", "q_value"]]``.
 
     >>> table = pd.DataFrame({"layer": [23], "head": [4], "score": [0.51234567], "ci_low": [0.2], "ci_high": [0.8]})
     >>> Rows(table.assign(p_value=[0.00001]))

@@ -402,7 +402,7 @@ def cluster_draws(cluster: Sequence[object] | np.ndarray, n: int, seed: int) -> 
 
 
 def top_shares(scores: Float[np.ndarray, "draw layer head"], k: int) -> Float[np.ndarray, "layer head"]:
-    """The share of draws with a score for a head in which it is among the ``k`` largest; NaN if it has no score."""
+    """For each head, the share of the draws with its score in which it is among the ``k`` largest; NaN without any."""
     flat = scores.reshape(len(scores), -1)
     measured = np.isfinite(flat)
     order = np.argsort(np.where(measured, -flat, np.inf), axis=1, kind="stable")[:, :k]

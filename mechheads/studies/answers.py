@@ -77,7 +77,7 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Measure:
-    """One number of every head about a question; ``table`` is as ``HeadScores.to_dataframe``, with null and carried."""
+    """One number of every head about a question; ``table`` has the columns of scores, and ``null`` and ``carried``."""
 
     column: str
     label: str
@@ -121,7 +121,7 @@ class Measure:
         return 1 + len(size) - np.searchsorted(in_order, size, side="right")
 
     def sides(self) -> tuple[Bool[np.ndarray, " head"], Bool[np.ndarray, " head"], Bool[np.ndarray, " head"]]:
-        """Whose interval lies above the smallest effect, below its negative, and between the two."""
+        """Which heads' intervals lie above the smallest effect, below its negative, and between the two."""
         low, high = (self._arrays[end] - np.nan_to_num(self._arrays["null"]) for end in ("ci_low", "ci_high"))
         least = np.nan if self.least is None else self.least
         return low >= least, high <= -least, (low > -least) & (high < least)
@@ -167,7 +167,7 @@ class Question:
         """Each head on which two measures differ, with its rows in both.
 
         Both lie beyond their smallest effect, in opposite directions; or one does, and the interval of the other lies
-        within its smallest effect. The larger the first effect, the earlier.
+        within its smallest effect. The heads that rank highest by either measure come first.
         """
         differing = []
         for one, other in combinations(self.measures if self.kind in ("own", "pairs", "requests") else (), 2):
@@ -307,7 +307,7 @@ def _measure(scores: HeadScores, column: str, label: str, at_least: float | None
     least = at_least if at_least is not None else _least(scores)
     counts = n_prompts(scores)
     beyond = _beyond(table, null or 0.0, least)
-    if beyond is not None and "harmless" in scores.dataset:  # a ratio of two effects, one of which can be seen
+    if beyond is not None and "harmless" in scores.dataset:  # a ratio; one of its two effects must be large enough
         either = np.fmax(*(scores.dataset[name].values.ravel() for name in ("harmful", "harmless")))
         beyond = beyond & (either >= SMALLEST["nats"])
     return Measure(column, label, scores.unit, counts, table, beyond, least)
@@ -345,7 +345,7 @@ def _on_text(profile: HeadProfile) -> Iterator[Measure]:
 
 
 def _of_relations(labels: HeadLabels, relations: HeadScores | None, at_least: float | None) -> Iterator[Measure]:
-    """Phi of each relation beside its null."""
+    """A measure for each relation: phi, with its null."""
     data = labels.dataset
     layers, heads = data.sizes["layer"], data.sizes["head"]
     at = pd.DataFrame({"layer": np.repeat(np.arange(layers), heads), "head": np.tile(np.arange(heads), layers)})
@@ -400,7 +400,7 @@ FURTHEST = "furthest"
 _LONGEST = 48
 _ENDINGS = ("_ci_low", "_ci_high", "_range_low", "_range_high", "_p_family", "_q")
 _TAKEN = {"layer", "head", "names", "categories", "best_relation", "p", "q", "and", "or", "not", "unclassified"}
-"""Columns of every atlas, and words that a search line reads otherwise."""
+"""Columns of every atlas, and words with another meaning in a search line."""
 
 
 class OwnView(NamedTuple):

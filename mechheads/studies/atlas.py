@@ -66,11 +66,11 @@ class Atlas(Stages):
         labels: categories of the heads, from ``relations``.
         profile: what each head attends to in ordinary text, with its names, such as induction.
         examples: where each head attends, in texts from each tenth of its activity.
-        patching: activation patching of ``pairs``: the share of the logit difference that each head's z restores, 0
-            for none and 1 for all of it.
+        patching: activation patching of ``pairs``: the share of the logit difference, or of the metric for pairs
+            without wrong answers, that each head's z restores, 0 for none and 1 for all of it.
         safety: for each ablation, Ships and Generalized Ships of every head, and for the package's requests the
             contrast with their look-alikes (see ``mh.safety_heads``).
-        direct: what each head itself adds to the logit of the answer, minus the logit of the wrong one.
+        direct: what each head itself adds to the logit of the answer minus the logit of the wrong answer.
         paths: path patching from the heads with the largest effect to each other's q, k and v and to the logits.
         circuit: the faithfulness of the first k heads by patching, for several k.
         patterns: what each head attends to in the prompts of the patching and in one longer text.

@@ -74,13 +74,13 @@ def build_atlas(
 ) -> Atlas:
     """What every head of a model does on text, labels from weights, activation patching and safety heads.
 
-    Ctrl-C returns what is done; ``mh.settings(store=)`` keeps it from a kill. ``mechheads atlas`` is this in a shell.
+    Ctrl-C returns the atlas so far; with ``mh.settings(store=)``, finished work also survives a kill. In a shell,
+    ``mechheads atlas`` does the same.
 
     Args:
-        pairs: the prompts that are patched, or a file with the columns ``clean``, ``corrupted`` and, if it has
-            them, ``answer``, ``wrong`` and ``cluster``. Effects are on the logit
-            difference if there are ``answer`` and ``wrong``; on the log-probability of ``answer`` alone; and without
-            both on the next-token distribution, as KL divergence.
+        pairs: the prompts that are patched, or a file with the columns ``clean``, ``corrupted`` and optionally
+            ``answer``, ``wrong`` and ``cluster``. Effects are on the logit difference; without ``wrong``, on the
+            log-probability of ``answer``; without both, on the next-token distribution, as KL divergence.
         relations: as in ``mh.relation_scores``: names, files or relations.
         requests: as in ``mh.safety_heads``; by default eight of the package, each with its harmless look-alike.
         texts: as in ``mh.profile_heads``.
