@@ -83,10 +83,10 @@ def check_head(head: HeadLike, n_layers: int, n_heads: int) -> HeadId:
 
 def check_heads(heads: Heads | None, n_layers: int, n_heads: int) -> tuple[HeadId, ...]:
     """Heads that a model of this size has, in order of layer and head, each once; ``None`` means every head."""
-    return tuple(sorted(heads_as_given(heads, n_layers, n_heads)))
+    return tuple(sorted(parse_heads(heads, n_layers, n_heads)))
 
 
-def heads_as_given(heads: Heads | None, n_layers: int, n_heads: int) -> tuple[HeadId, ...]:
+def parse_heads(heads: Heads | None, n_layers: int, n_heads: int) -> tuple[HeadId, ...]:
     """The heads that ``check_heads`` returns, in the order in which they are named."""
     if heads is None:
         return tuple(HeadId(layer, head) for layer in range(n_layers) for head in range(n_heads))

@@ -56,8 +56,8 @@ class Limits:
     Attributes:
         memory: bytes for everything except the model: cached runs, activations, logits.
         tokens: how many tokens go through a block together; None for as many as the device needs to be fast.
-        logits: how many logits are computed together (2**24 take 64 MB in float32), if a quarter of the memory holds
-            them three times.
+        logits: how many logits are computed together (2**24 take 64 MB in float32), if they fit three times into a
+            quarter of the memory.
         logit_rows: how many rows of logits are collected and computed together, because small products are slow.
         run_tokens: how many tokens a cached run computes at a time.
         workers: what computes the units; None for this process.
@@ -142,28 +142,28 @@ def current() -> Settings:
 class settings(ContextDecorator):
     """How analyses run: their memory, progress bars, workers, stored progress and seed.
 
-    Settings hold in a ``with`` block. Every analysis takes ``budget``, ``progress``, ``workers``, ``store`` and
-    ``seed`` itself too, for one call: ``mh.safety_heads(model, seed=1)``. Around another function, they hold for its
-    calls: ``mh.settings(seed=1)(draw)(model)``. What is left out or None stays as it is around the block or the call.
+    Settings apply in a ``with`` block. Every analysis also takes ``budget``, ``progress``, ``workers``, ``store`` and
+    ``seed`` for one call: ``mh.safety_heads(model, seed=1)``. As a decorator, they apply to the calls of a function:
+    ``mh.settings(seed=1)(draw)(model)``. A setting that is left out or None stays as it is outside.
     Settings belong to a thread: a new one begins with the defaults, so set them inside it.
 
     Args:
-        budget: memory for everything except the model, in bytes or as text such as "2 GB" (at first 4 GB).
-        progress: whether progress bars are shown (at first they are).
+        budget: memory for everything except the model, in bytes or as text such as "2 GB" (4 GB by default).
+        progress: whether progress bars are shown (True by default).
         workers: what computes: a number of workers on this machine, such as 2, the address of a Ray cluster, or
-            ``mh.scale.Ray``; 0 for this process, as at first. Analyses that workers cannot compute run in this process.
+            ``mh.scale.Ray``; 0, the default, for this process. Analyses that workers cannot compute run here.
         store: a file that keeps finished units of sweeps and the progress of fits of gates and of profiles. The same
             call resumes interrupted or killed work and gives the same bits. If anything that affects the numbers has
             changed, such as a line of the metric's code or the model's weights, the work starts again and is stored
             separately in the same file.
-        seed: for everything that is drawn: random heads, sign flips of p values, bootstraps, samples (at first 0).
+        seed: for everything that is drawn: random heads, sign flips of p values, bootstraps, samples (0 by default).
         date: the date that a chat template gets if it reads the date of today, as text such as "2026-02-28" or a
-            ``datetime.date`` (at first the day on which the analysis begins). The provenance of a result names it if a
-            template read it. A time of the day is midnight.
+            ``datetime.date`` (by default the day on which the analysis begins). The provenance names it if a template
+            read it. A time of the day is midnight.
         template_options: what a chat template gets besides the chat, by the names that it reads, such as
             ``{"enable_thinking": False}``. The provenance names them.
         device: where ``mh.load`` puts a model if its ``device`` is "auto", and with it the figures of ``mh.studies``:
-            for example ``"cpu"`` or ``"cuda:1"`` (at first a GPU if there is one).
+            for example ``"cpu"`` or ``"cuda:1"`` (by default a GPU if there is one).
 
     Raises:
         ValueError: if the budget is less than one byte, not finite, or cannot be read; if workers are nothing that can

@@ -28,7 +28,7 @@ Reads = str | int | Sequence[str | int]
 _FAR = 20.0
 """Nats. Above this d, a term is computed from q itself: p exp(d) is inaccurate if p is too small for float32."""
 IN_CACHE = 2**18
-"""Logits that a CPU compares at a time, because about ten passes go over them."""
+"""How many logits a CPU compares at a time, so that they stay in its cache for about ten passes."""
 
 
 @dataclass(frozen=True)
@@ -173,9 +173,9 @@ def metric(
         vocab: ``"answers"`` if the metric reads only the logits of ``context.answer`` and ``context.wrong``. Then only
             these are computed, and d_vocab is smaller.
         bounds: the least and the largest value that the metric can have, such as ``(0, 1)`` for a probability or
-            ``(0, None)`` for a divergence. Then no interval of a change goes beyond what is possible.
-        share: whether the value of each prompt is 0 or 1, as in ``mh.patching.accuracy``, so that intervals are
-            those of proportions.
+            ``(0, None)`` for a divergence. Then intervals contain no impossible change.
+        share: whether the value of each prompt is 0 or 1, as in ``mh.patching.accuracy``, so that it gets
+            intervals for proportions.
         activation: the pattern or the z of one head, such as ``"L17H5.pattern"``, that the metric reads at these
             positions in place of the logits: it is called with the pattern [prompt, query, key] or z
             [prompt, position, d_head]. Runs end there, so heads of this layer and later ones have no effect.
@@ -256,7 +256,7 @@ def positions_of(places: Sequence[str | int], tokens: Tokens, what: str) -> Int[
 
 
 @dataclass(frozen=True)
-class _Watched(MetricContext):
+class _RecordingContext(MetricContext):
     """A context that records which answers a metric used."""
 
     read: set[str] = field(default_factory=set)
@@ -282,7 +282,7 @@ def try_metric(metric: Metric, tokens: Tokens, width: int) -> frozenset[str]:
     values = torch.zeros(*at.shape, width, dtype=torch.float32, device=at.device)
     if few is tokens:
         values = (torch.arange(width, device=at.device) <= at[..., None]) / (at[..., None] + 1)
-    context = _Watched(values, few, mask)
+    context = _RecordingContext(values, few, mask)
     check_value(metric, metric(values.clone(), context), len(few))
     return frozenset(context.read)
 

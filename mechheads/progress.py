@@ -26,7 +26,7 @@ def in_notebook() -> bool:
 
 
 class _Cell:
-    """The output of a notebook in which a bar draws its line anew."""
+    """The output of a notebook cell in which a bar redraws its line."""
 
     _handle: Any = None
     _shown = ""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from mechheads.heads import HeadId, check_head, check_heads, heads_as_given, kv_head
+from mechheads.heads import HeadId, check_head, check_heads, kv_head, parse_heads
 from mechheads.results.scores import HeadScores
 
 counts = st.integers(0, 10**6)
@@ -78,8 +78,8 @@ def test_one_head_alone_is_a_list_of_one_and_a_tuple_of_two_heads_is_two_heads(o
 def test_a_result_stands_for_its_heads_in_their_order():
     effect = HeadScores.from_scores(np.array([[0.2, np.nan, 0.7]]), name="mine", kind="mine")
     group = SimpleNamespace(heads=(HeadId(0, 2), HeadId(0, 1)))
-    assert heads_as_given(effect, 1, 3) == (HeadId(0, 2), HeadId(0, 0))
-    assert heads_as_given(group, 1, 3) == (HeadId(0, 2), HeadId(0, 1))
+    assert parse_heads(effect, 1, 3) == (HeadId(0, 2), HeadId(0, 0))
+    assert parse_heads(group, 1, 3) == (HeadId(0, 2), HeadId(0, 1))
     with pytest.raises(ValueError, match="head L0H2 is out of range"):
         check_heads(effect, 1, 2)
 

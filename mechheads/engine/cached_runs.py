@@ -144,7 +144,7 @@ class CachedRuns:
         pos = self.tokens[side].ids.shape[1]
         most = 0 if on_disk or self.model.backend.on_disk is not None else tokens_in_run(self.model, limits, pos)
         fits = sum(tokens.ids.numel() for tokens in self.tokens.values()) <= most
-        if others and fits and not self._cached and not self._ablated and self._unshared(sites) < _PASS_COSTS:
+        if others and fits and not self._cached and not self._ablated and self._saved_tokens(sites) < _PASS_COSTS:
             runs = HeadCache.together(self.model, [(self.tokens[s], sites[s]) for s in sites], limits=limits)
             self._cached = dict(zip(sites, runs, strict=True))
         base = self.run(side, sites[side], limits, on_disk)
@@ -154,8 +154,8 @@ class CachedRuns:
                 self._cached[other] = run_sharing_prefix(base, self.tokens[other], limits=limits)
         return [base, *(self.run(other, sites[other], limits, on_disk) for other in others)]
 
-    def _unshared(self, sites: Mapping[str, Sequence[str]]) -> int:
-        """How many tokens of the second side need not be computed after the first."""
+    def _saved_tokens(self, sites: Mapping[str, Sequence[str]]) -> int:
+        """The tokens of the second side that need not be computed if the first side runs before it."""
         first, second = (self.tokens[side] for side in sites)
         window, _, _ = _other_tokens(self.model, first, second)
         wide, pos = 2 * window.width > first.ids.shape[1], first.ids.shape[1]

@@ -28,7 +28,7 @@ _ENDED = f"ended a worker {RETRIES + 1} times"
 _LESS = "Give a smaller budget or fewer workers if memory ran out, or leave workers out to compute in this process"
 _RETRY = "What is finished is kept. Give a smaller budget if memory ran out; with store=, the same call tries it again"
 _TICK = 1.0
-"""The longest wait in seconds before Ctrl-C is looked at."""
+"""The longest time in seconds between two checks for Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def each_by_workers(workers: Workers, setup: Setup, units: Sequence[Any], take: 
 
 
 def setup_of_each(model: Model, compute: Callable[[Model, Any], Any]) -> Setup:
-    """What workers need to compute units that share nothing but the model.
+    """The ``Setup`` for units that share nothing but the model.
     ``compute`` is pickled with all that it needs, because workers have other settings; its value is on the CPU."""
     return setup_of(model, partial(partial, compute))
 
@@ -115,7 +115,7 @@ class _OnSameModel:
     reading: settings
 
     def __call__(self, model: Model) -> Ready:
-        """What the recipe makes of a worker's model, which must be the same, on the same kind of device."""
+        """Follow the recipe with a worker's model, which must be the same, on the same kind of device."""
         if (here := arithmetic(model.device)) != self.device:
             raise ValueError(
                 f"workers: the model is on {self.device} in this process and on {here} on a worker, which rounds "
@@ -131,12 +131,12 @@ class _OnSameModel:
 
 
 def setup_of(model: Model, recipe: Callable[[Model], Ready], reading: settings | None = None) -> Setup:
-    """What workers need for work on a model; they read chats as ``reading`` says, by default as this process does."""
+    """The ``Setup`` for work on a model; workers read chats as ``reading`` says, by default as this process does."""
     source = source_of(model)
     sent = _OnSameModel(witness(model), arithmetic(model.device), recipe, reading or as_here())
     try:
         packed = library().cloudpickle.dumps(sent)
-    except Exception as error:  # the class of anything that is sent may raise what it likes
+    except Exception as error:  # any class that is sent may raise any error
         raise ValueError(
             f"workers: this analysis cannot be sent to another process ({type(error).__name__}: {error}); define its "
             "functions and classes in a file of their own and import them, or leave workers out"

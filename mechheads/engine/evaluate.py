@@ -48,7 +48,7 @@ class Reading:
 
     @property
     def ahead(self) -> int:
-        """How many layers have heads and MLPs that can change what is read."""
+        """How many layers have heads and MLPs that can change the metric."""
         return self.blocks - (self.activation is not None)
 
     def cost(self, layer: int) -> int:
@@ -60,7 +60,7 @@ class Reading:
         return self.cost(min(head.layer for head in (unit if isinstance(unit, frozenset) else unit[:1])))
 
     def reached_by(self, nodes: tuple[HeadId, ...]) -> tuple[HeadId, ...]:
-        """The heads that can change what is read."""
+        """The heads that can change the metric."""
         reached = tuple(node for node in nodes if node.layer < self.ahead)
         if nodes and not reached:
             instead = f"give heads of layers 0..{self.ahead - 1}" if self.ahead else "choose a head of a later layer"
@@ -71,7 +71,7 @@ class Reading:
         return reached
 
     def takes(self, node: Node, site: str) -> bool:
-        """Whether a new value of a site of a head, or of an MLP, changes what is read, if it reaches it."""
+        """Whether a new value at a site of a head, or of an MLP, can change what the metric reads."""
         if node.layer < self.ahead or self.activation is None:
             return True
         return node == self.activation.head and self.activation.follows(site)
@@ -79,7 +79,7 @@ class Reading:
     def values(
         self, run: HeadCache, at: Int[Tensor, "prompt position"], limits: Limits
     ) -> Float[Tensor, "prompt position d"]:
-        """What is read of a cached run: its final states, or the activation, for which the run starts again."""
+        """A cached run's final states, or the activation that the metric reads, for which the prompts run again."""
         if self.activation is None:
             return run.final_at(at)
         model, ids, parts = run.need_model(), run.tokens.ids, list[Tensor]()

@@ -56,7 +56,7 @@ class Place:
 
 
 def find_places(positions: Positions, tokens: Tokens) -> tuple[Place, ...]:
-    """The places that ``positions`` asks for, one for each separate change."""
+    """The places that ``positions`` names, one for each separate change."""
     pos = torch.arange(tokens.ids.shape[1], device=tokens.ids.device)
     if positions == "all":
         return (Place(None, None),)
@@ -170,8 +170,8 @@ class Job(Wrapped):
         model: the model; ``spec``: the request.
         runs: the cached runs, which other jobs can share.
         base: the base run; ``source``: the source run, None for plain prompts.
-        heads, places: what is changed, one head at one place at a time.
-        at: the positions that the metric reads; ``at_on_cpu``: where windows are made.
+        heads, places: the heads, which change one at a time, and the places where they do.
+        at: the positions that the metric reads; ``at_on_cpu``: the same on the CPU, for windows.
         reading: what the metric reads there, and how far runs go for it.
         answers: which of ``answer`` and ``wrong`` the metric uses, if no heads are ablated all the time.
         plan: the cost of the sweep.

@@ -53,7 +53,7 @@ class Plan(Wrapped):
         bytes: the most memory used at one time, besides the model.
         on_disk: whether the cached runs are on disk.
         seconds: the estimated time; None until it is measured.
-        budget: the memory that was allowed; if ``bytes`` is larger, the sweep cannot run with less.
+        budget: the memory that the settings allow; if ``bytes`` is larger, the sweep cannot run with less.
         weights_on_disk: the bytes of the model's weights that are on disk.
         bytes_read: the bytes of weights that the sweep and its cached runs read from disk.
         workers: the number of workers, each of which has a model of ``model_bytes`` and uses ``bytes`` besides it; 0 if

@@ -73,7 +73,7 @@ def claim_of(job: Job, run: Provable, unit: Any, prompt: int, entry: int, states
     if activation is not None:
         reads = (
             job.model.hook_name(activation.site, activation.head.layer),
-            _taken(activation.site, activation.head.head),
+            _reader_of(activation.site, activation.head.head),
         )
         changed = changed[:, :n] if activation.site == "pattern" else changed
         unchanged = unchanged[:, :n] if activation.site == "pattern" else unchanged
@@ -90,14 +90,14 @@ def _of_site(run: HeadCache, site: str, head: HeadId, prompt: int) -> Claim:
     model, n = run.need_model(), int(run.tokens.on_cpu.lengths[prompt])
     ids = tuple(run.tokens.on_cpu.ids[prompt, :n].tolist())
     index = kv_head(head.head, model.n_heads, model.n_kv_heads) if site in KEY_SITES else head.head
-    reads = (model.hook_name(site, head.layer), _taken(site, index))
+    reads = (model.hook_name(site, head.layer), _reader_of(site, index))
     value = run.site(site)[head][prompt, :n]
     value = value[:, :n] if site == "pattern" else value
     return Claim(f"{site} of {head} in the source run of prompt {prompt}", ids, tuple(range(n)), value, (), reads)
 
 
-def _taken(site: str, head: int) -> Callable[[Tensor], Tensor]:
-    """Takes a head's values from one prompt's."""
+def _reader_of(site: str, head: int) -> Callable[[Tensor], Tensor]:
+    """A function that reads a head's values from those of one prompt."""
     return lambda value: value[0, head] if site == "pattern" else value[0, :, head]
 
 

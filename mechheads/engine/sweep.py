@@ -53,7 +53,7 @@ def sweep(
         prompts: prompts, or pairs if the intervention reads the source run.
         intervention: computes the head's new activation (see ``mechheads.interventions.basic``), or a name:
             ``"patch"``, ``"zero"``, ``"mean"``, ``"resample"``, ``"uniform"``, ``"undifferentiated"`` or ``"scaling"``.
-        metric: what is measured: a function, or the name of a built-in metric such as "log_prob".
+        metric: a function, or the name of a built-in metric such as "log_prob".
         heads: the heads to try; every head by default.
         positions: ``"all"``; ``"each"`` token on its own (adds the dimension ``pos``); the name of one position, or the
             text of a token that each prompt has once; or a list of these and of token indices (adds ``pos`` with these
@@ -68,7 +68,7 @@ def sweep(
 
     Returns:
         metric(intervened) - metric(base) [layer, head(, pos), prompt], in the metric's unit, with p values against
-        the metric's ``null``. After Ctrl-C it holds the heads that were finished; the others are NaN and listed in
+        the metric's ``null``. After Ctrl-C it has the heads that were finished; the others are NaN and listed in
         ``.missing``.
 
     Raises:
@@ -127,7 +127,7 @@ def plan(
         model, prompts, intervention, metric, heads, positions, base, given: as in ``mh.sweep``.
 
     Returns:
-        The plan; printed, it says what is computed, how much memory it takes, in each worker, and how long it takes.
+        The plan. Printed, it shows the computation, the memory that it takes, in each worker, and the time.
 
     Raises:
         ValueError: if the arguments are not valid.
@@ -141,7 +141,7 @@ def plan(
     model, rule = runs.model, as_intervention(intervention)
     ablated = ablated_heads(given, model)
     spec = Spec(runs.prompts, rule, as_metric(metric), heads, positions, base, limits=limits, ablated=ablated)
-    spec.check(model)  # not counted: what a model takes is tried once for all sweeps
+    spec.check(model)  # not counted: a model's sites are tried once for all sweeps
     with Cost() as cost:
         # workers run the prompts of a job again
         job = make_ready(runs if limits.workers is None else CachedRuns(model, runs.prompts), spec)
@@ -181,7 +181,7 @@ def plan(
 
 
 def _middle_wave(job: Job, places: Sequence[int]) -> Sequence[Unit]:
-    """A wave of heads from the middle layers; with weights on disk, where a wave may hold all units, a part of it."""
+    """A wave of heads from the middle layers; with weights on disk, when a wave may have all units, a part of it."""
     tried = list(waves(job.measured, places, job.plan.stack))
     units = tried[len(tried) // 2]
     return units if job.model.backend.on_disk is None else units[:: math.ceil(len(units) / _TRIED_ON_DISK)]

@@ -25,7 +25,7 @@ from mechheads.heads import HeadId, Mlp, kv_head
 from mechheads.interventions.new_z import EVERYWHERE, HeadChange, Region, change_hooks, region
 from mechheads.metrics import Activation
 from mechheads.model.backend import Hook
-from mechheads.model.parts import Blocks, Keys, Noted, Stopped, mask_of, moved, until_stopped
+from mechheads.model.parts import Blocks, Keys, RecordedKeys, Stopped, mask_of, moved, until_stopped
 from mechheads.runs.head_cache import KEY_SITES, HeadCache, states_at
 
 EditSite = Literal["z", "q", "k", "v", "mlp_out"]
@@ -95,7 +95,7 @@ class _Fold:
 
 class Wave:
     """Runs changed copies of some prompts of a cached run through the layers, to what ``reading`` reads.
-    It has cached ``resid_pre``, ``keys`` and ``values``, and z if heads are ablated; ``old``: what is read of it."""
+    It needs ``resid_pre``, ``keys``, ``values``, and z if heads are ablated; ``old``: what the metric reads of it."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Wave:
         self._ablated = [(head, self.take(base.z[head])) for head in base.ablated]
 
     def run(self, copies: Sequence[Copy]) -> Float[Tensor, "copy prompt position d"]:
-        """What is read of each copy, at the positions that are read: its final states, or a head's pattern or z."""
+        """What the metric reads of each copy, at its positions: final states, or a head's pattern or z."""
         with torch.no_grad():
             changed = [i for i, copy in enumerate(copies) if any(map(self._takes, copy))]
             order = sorted(changed, key=lambda i: _joins(copies[i]))
@@ -128,7 +128,7 @@ class Wave:
             return every
 
     def _takes(self, edit: Edit) -> bool:
-        """Whether an edit can change what is read."""
+        """Whether an edit can change what the metric reads."""
         if self.reading is None:
             return True
         node = Mlp(edit.layer) if edit.head is None else HeadId(edit.layer, edit.head)
@@ -183,7 +183,7 @@ class Wave:
         return self._where_changed(self.model.backend.finish(stream.flatten(0, 1)))
 
     def _where_changed(self, states: Tensor) -> Float[Tensor, "copy prompt position d"]:
-        """What was read of the copies, or of the base run at positions before the window."""
+        """These states, with the base run's at positions before the window."""
         return torch.where(self.window.unchanged, self._old, states.view(-1, *self._old.shape))
 
     def _read(self, values: Float[Tensor, "*copy row width d"]) -> Float[Tensor, "*copy row read d"]:
@@ -213,7 +213,7 @@ class Wave:
         self, layer: int, stream: Tensor, edits: list[tuple[int, Edit]], fold: _Fold
     ) -> tuple[Keys, list[tuple[int, Edit]]]:
         """Keys and values of the whole window, and the other edits at the positions that are read."""
-        keys = Noted(_Past(self, fold.groups))
+        keys = RecordedKeys(_Past(self, fold.groups))
         kv = [(i, edit) for i, edit in edits if edit.site in ("k", "v")]
         rest = [(i, edit) for i, edit in edits if edit.site not in ("k", "v")]
         first = partial(self._call, layer, fold.fold(stream), fold, keys)

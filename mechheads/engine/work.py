@@ -89,7 +89,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Measured:
-    """The changes of a job's metric, in shares of the whole difference if the job normalises; NaN where not reached."""
+    """The changes of a job's metric, in shares of the whole difference if the job normalises; NaN if not reached."""
 
     heads: Float[np.ndarray, "layer head *group place prompt"]
     interrupted: bool
@@ -105,7 +105,7 @@ def measure(work: Work, batches: list[Batch], *, groups: tuple[int, ...] = (), b
     for head in set(job.heads) - set(job.measured):
         heads[head.layer, head.head] = np.nan if job.reading.takes(head, job.site) else 0
     reached, undefined = len(finished.values), set[HeadId]()
-    while finished.values:  # each goes as it is copied, because for many prompts both together are large
+    while finished.values:  # each is freed when it is copied: for many prompts, both together are large
         (head, place), change = finished.values.popitem()
         heads[head.layer, head.head, ..., place, :] = change / scale
         if np.isnan(change).any():
@@ -193,7 +193,7 @@ def unit_key(unit: tuple[object, int], suffix: str) -> str:
 
 @dataclass(frozen=True)
 class _SentJob:
-    """A job on its way to a worker, and what is measured in it."""
+    """A job on its way to a worker, and the work to do in it."""
 
     spec: Spec
     plan: Plan
@@ -206,7 +206,7 @@ class _SentJob:
         return cls(spec, job.plan, work.made_by)
 
     def __call__(self, model: Model) -> Ready:
-        """What computes batches with a worker's model."""
+        """A function that computes batches with a worker's model."""
         job = replace(make_ready(CachedRuns(model, self.spec.prompts), self.spec), plan=self.plan)
         work = self.made_by(job)
         keep_freed_memory()
@@ -238,7 +238,7 @@ class UnitRuns:
         for begin in range(0, len(job.tokens), job.plan.rows):
             rows = slice(begin, begin + job.plan.rows)
             wave = job.wave(rows, job.window(first, rows))
-            parts.append(wave.run([[edit_of(*new)] for new in taken(changes, wave.take)]))
+            parts.append(wave.run([[edit_of(*new)] for new in new_z_at(changes, wave.take)]))
         return [torch.cat(parts, dim=1)]
 
     def changes(self, units: Sequence[Unit]) -> tuple[list[NewZ], Int[Tensor, " prompt"]]:
@@ -289,10 +289,10 @@ class UnitRuns:
         return self._cached[1]
 
 
-def taken(
+def new_z_at(
     changes: Sequence[NewZ], take: Callable[[Float[Tensor, "prompt pos *rest"]], Tensor]
 ) -> list[tuple[HeadId, Tensor]]:
-    """The heads with their new z at some positions, which are taken for all heads of a layer at once."""
+    """The heads with their new z at the positions that ``take`` selects, for all heads of a layer at once."""
     every = {id(values): values for _, values, _ in changes}
     every = {key: take(values) for key, values in every.items()}
     return [(head, every[id(values)][:, :, index]) for head, values, index in changes]
@@ -312,7 +312,7 @@ def _carry_packed(
         some = torch.tensor(group)
         rows = moved(some, device)
         wave = job.wave(rows, _packed(job, rows, some, int(first[some].amin()), changes))
-        parts.append(wave.run([[edit_of(*new)] for new in taken(changes, wave.take)]))
+        parts.append(wave.run([[edit_of(*new)] for new in new_z_at(changes, wave.take)]))
     order = torch.tensor([prompt for group in groups for prompt in group]).argsort()
     return torch.cat(parts, dim=1)[:, moved(order, device)]
 

@@ -37,7 +37,7 @@ from mechheads.messages.notices import warn
 from mechheads.model.analysis import analysis
 from mechheads.model.changes import with_gradient
 from mechheads.model.model import Model
-from mechheads.model.parts import Noted, mask_of, until_stopped
+from mechheads.model.parts import RecordedKeys, mask_of, until_stopped
 from mechheads.model.proof import Claim, shortest_and_longest
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts
@@ -314,7 +314,7 @@ def _final_states(
         here = [(change, region(rows[sets].flatten())) for change, sets in changes if change.layer == layer]
         return backend.under(change_hooks(model, [(gate, EVERYWHERE), *here]), block)
 
-    def block(layer: int, residual: Tensor, keys: Noted | None = None) -> Tensor:
+    def block(layer: int, residual: Tensor, keys: RecordedKeys | None = None) -> Tensor:
         mask = None if shared is None else mask_of(seen(layer)[None, None], model.dtype)
         return blocks(layer, residual, keys, mask)
 
@@ -332,7 +332,7 @@ def _final_states(
         else:
             residual = run(layer, residual)
     if cut:
-        keys = Noted()
+        keys = RecordedKeys()
         until_stopped(last, lambda: block(last, residual, keys))
         mask = mask_of(seen(last)[at][:, None], model.dtype)
         residual = gated(last, partial(backend.blocks_at(positions[at]), last, read(residual), keys, mask))

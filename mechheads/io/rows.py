@@ -25,7 +25,7 @@ def rows(file: str | Path) -> list[dict[str, Any]]:
 
     Args:
         file: its name says what it is: it ends in .csv, .tsv, .json, .jsonl or .parquet. Cells of CSV and TSV are
-            texts, in quotes if they hold a comma (a tab), a line break or a quote, which is then written twice.
+            texts, in quotes if they contain a comma (a tab), a line break or a quote, which is then written twice.
 
     Returns:
         One dict for each row, with its cells by the names of their columns, as Python objects.

@@ -1,4 +1,4 @@
-"""Text, JSON and values of users, read or refused: an error names the file or argument and says what is wrong."""
+"""Read text, JSON and values of users; an error names the file or argument and says what is wrong."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def whole_number(value: Any) -> int | None:
         return None
     try:
         return operator.index(value)
-    except (TypeError, RuntimeError):  # also of a float tensor, which has the method, and of one without data
+    except (TypeError, RuntimeError):  # a float tensor has the method too, and a tensor may have no data
         return None
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.head_sets import SetRuns, set_bar
 from mechheads.engine.job import Spec
-from mechheads.heads import HeadId, Heads, heads_as_given, random_sets
+from mechheads.heads import HeadId, Heads, parse_heads, random_sets
 from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.labels.few_shot import few_shot_prompts
 from mechheads.labels.relations import RelationLike, load_relations
@@ -79,7 +79,7 @@ def cumulative_removal(
     """
     seed = current().seed
     (loaded,), others = load_relations(relation), load_relations(controls) if controls else ()
-    ranked = heads_as_given(ranking, model.n_layers, model.n_heads)
+    ranked = parse_heads(ranking, model.n_layers, model.n_heads)
     heads = ranked[: removal_limit(model.n_layers * model.n_heads)]
     n_others = model.n_layers * model.n_heads - len(ranked)
     if draws and n_others < len(heads):

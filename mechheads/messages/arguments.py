@@ -98,7 +98,7 @@ class _Allowed:
     whole: bool = False
     kinds: tuple[type, ...] = ()  # a text such as "no" would count as True, so a flag takes none
     lists: tuple[type, ...] = ()  # without choices, the function itself checks lists
-    anything: bool = False  # what is neither a text nor a choice is not checked
+    anything: bool = False  # only texts and choices are checked
 
     @classmethod
     def read(cls, annotation: Any) -> _Allowed:

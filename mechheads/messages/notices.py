@@ -1,4 +1,4 @@
-"""What users read while work is done: warnings at their own line, Ctrl-C that keeps what is done, short text."""
+"""Messages during work: warnings at the user's own line, Ctrl-C that keeps finished work, short text."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _MOST_ITEMS, _LONGEST, _LINE = 2000, 100_000, 100
 
 @runtime_checkable
 class Analysis(Protocol[P, Result]):
-    """The type of an analysis: that of its function; a call with one of ``OPTIONS`` may have any other arguments."""
+    """The type of an analysis: its function's; type checkers let a call with one of ``OPTIONS`` have any arguments."""
 
     __name__: str
 

@@ -86,7 +86,7 @@ class BridgeBackend(Backend):
         own = self.module.original_model if model is None else model
         try:
             logits = logits_of(own, ids, at)
-        except RuntimeError:  # of OLMo, TransformerLens rotates q and k into float32, also in half precision
+        except RuntimeError:  # TransformerLens rotates OLMo's q and k into float32, also in half precision
             fused = [attention.change() for attention in self._fused if attention is not None and attention.serves]
             if model is not None or not fused:
                 raise

@@ -65,7 +65,7 @@ class LayerWeights(Sequence[Tensor]):
 class ModelCore(Wrapped):
     """A ``Model`` without its cached runs, which are built on it."""
 
-    folded_value_biases = False  # true: z lacks b_V, which b_O holds, so z = 0 leaves it in place
+    folded_value_biases = False  # true: b_V is part of b_O and not of z, so z = 0 leaves it in place
 
     def __init__(self, backend: Backend, name: str, revision: str | None = None, tokenizer: Any = None) -> None:
         self.backend, backend.proofs = backend, Proofs(backend)
@@ -213,4 +213,4 @@ class ModelCore(Wrapped):
         )
 
 
-_version_of = cache(importlib.metadata.version)  # which takes milliseconds
+_version_of = cache(importlib.metadata.version)  # a call takes milliseconds

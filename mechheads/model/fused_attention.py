@@ -1,6 +1,6 @@
-"""Attention without patterns, through torch's scaled dot product, for blocks in which no hook asks for a pattern.
+"""Attention without patterns, through torch's scaled dot product, for blocks in which no hook reads a pattern.
 
-A fused kernel goes from q, k and v to z and never holds a pattern. What comes before and after keeps its hook points.
+A fused kernel goes from q, k and v to z without a pattern. The steps before and after keep their hook points.
 If the bridge wraps a projection each for q, k and v, transformers' own attention runs, with its fused kernel (``Own``).
 If one projection gives all three, which the bridge splits, the bridge's method from q, k and v on is replaced
 (``Split``). A causal mask spares the kernel half of the products.
@@ -25,11 +25,11 @@ from transformer_lens.model_bridge.generalized_components import (
 from mechheads.model.changes import Forward, R
 
 _NOT_FUSED = ("attn_logit_softcapping", "sinks")
-"""What torch's scaled dot product does not compute: a soft cap of the scores, and a logit beside the keys."""
+"""What torch's scaled dot product does not compute: a soft cap of the scores, and a logit besides those of the keys."""
 LONG = 256
 """The least tokens of a mask for which it is worth the time to check whether it is causal."""
 _STEPS = ("use_split_qkv_input", "use_attn_in", "use_attn_result")
-"""Settings of the bridge that ask for more hook points inside attention."""
+"""Settings of the bridge that add hook points inside attention."""
 _KERNEL = "_attn_implementation_internal"
 """The attribute in which a configuration of transformers has the name of its kernel."""
 _SPLIT = "_reconstruct_attention"
@@ -48,7 +48,7 @@ class FusedAttention(ABC):
 
     @property
     def serves(self) -> bool:
-        """Whether nothing asks for a step that is not computed here."""
+        """Whether no hook or setting needs a step that is not computed here."""
         return (
             not {"forward", _SPLIT} & self.attention.__dict__.keys()
             and "forward" not in vars(self._own)
@@ -62,7 +62,7 @@ class FusedAttention(ABC):
 
     @abstractmethod
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the bridge's attention, or its method after it has split q, k and v, does without a pattern."""
+        """The bridge's attention, or its method after it has split q, k and v, without a pattern."""
 
 
 class Own(FusedAttention):

@@ -1,6 +1,6 @@
 """The proof of a model when it is loaded: it gives the logits of the model that it was made from.
 
-It is run block by block on two prompts that go on after the tokens of the reference, so that what later tokens or the
+It runs block by block on two prompts that continue after the tokens of the reference, so that what later tokens or the
 other prompt change is seen too. From the same run, each block is called with z W_O + b_O as what its heads write: this
 must give what the block gave, because analyses of weights have no run of their own.
 

@@ -1,7 +1,7 @@
 """Where the weights of a model go: to the devices that accelerate finds, or in part to disk.
 
 accelerate's own hooks read the weights of a layer whenever its ``forward`` is called, and forget them at once. The
-engine calls a block several times before it goes on, and analyses read W_O beside it. So these hooks are removed, and
+engine calls a block several times before the next one, and analyses also read W_O. So these hooks are removed, and
 here the weights of a block are read when the block is first called, and stay until another block is.
 """
 
@@ -61,22 +61,22 @@ class WeightsOnDisk:
         self._slots = {layer: list(_slots(block)) for layer, block in blocks.items()}
         self.layer_bytes = {layer: sum(slot.bytes for slot in slots) for layer, slots in self._slots.items()}
         self.bytes_read, self.seconds = 0, 0.0
-        self._in_memory: int | None = None
+        self._layer_in_memory: int | None = None
         self._filled: list[_Slot] = []
         for layer, block in blocks.items():
             block.register_forward_pre_hook(partial(self._load, layer))
 
     def _load(self, layer: int, block: nn.Module, inputs: Any) -> None:
         """A torch hook before a block: read the weights of its layer, and drop those of the last block."""
-        if self._in_memory == layer:
+        if self._layer_in_memory == layer:
             return
         self.drop()
         self._fill(self._slots[layer], self._filled)
-        self._in_memory = layer
+        self._layer_in_memory = layer
 
     def drop(self) -> None:
         """Keep no weights of these layers in memory."""
-        self._in_memory = None
+        self._layer_in_memory = None
         _clear(self._filled)
 
     @contextlib.contextmanager

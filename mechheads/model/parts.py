@@ -53,18 +53,18 @@ class Stopped(Exception):
     """Raised inside a block to stop it."""
 
 
-class Noted:
+class RecordedKeys:
     """Records keys and values at the first call, after the ``past``, and stops the block; later calls give them."""
 
     def __init__(self, past: Keys | None = None) -> None:
         self._past = past
-        self._noted: tuple[Tensor, Tensor] | None = None
+        self._recorded: tuple[Tensor, Tensor] | None = None
 
     def update(self, k: Tensor, v: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
-        if self._noted is None:
-            self._noted = (k, v) if self._past is None else self._past.update(k, v, layer)
+        if self._recorded is None:
+            self._recorded = (k, v) if self._past is None else self._past.update(k, v, layer)
             raise Stopped
-        return self._noted
+        return self._recorded
 
 
 def until_stopped(layer: int, run: Callable[[], Any]) -> None:
@@ -146,7 +146,7 @@ class KeysAtHome:
 
 
 def parts_of(module: nn.Module) -> list[nn.Module]:
-    """Every module of a model once; a bridge holds the transformers model outside its own submodules."""
+    """Every module of a model once; a bridge has the transformers model outside its own submodules."""
     inner = getattr(module, "original_model", None)
     modules = [module, inner] if isinstance(inner, nn.Module) else [module]
     met = set(map(id, modules))

@@ -29,7 +29,7 @@ from mechheads.model.parts import sections_of
 TOLERANCE = 1e-3
 """How far log-probabilities may be apart by rounding in float32, in interquartile ranges."""
 SHOWS = 10
-"""A change shows something if it moves log-probabilities by so many tolerances."""
+"""By how many tolerances a change must move log-probabilities to show anything."""
 _OF_RANGE = 0.05
 """The least interquartile range, in shares of the whole range: few tokens have any logit in models made by hand."""
 _OF_SIZE = 0.02
@@ -37,9 +37,9 @@ _OF_SIZE = 0.02
 _LEAST = 0.05
 """The least interquartile range of log-probabilities, where hardly any token has a logit."""
 _SAMPLED = 4096
-"""The interquartile range is over so many tokens of a large vocabulary."""
+"""The tokens of a large vocabulary whose interquartile range is measured."""
 _ROOM = 4
-"""Differences may be so many times as large as those that were seen at loading."""
+"""How many times as large as the differences at loading later ones may be."""
 _MOST, _MOST_IN_FLOAT32 = 0.1, 0.05
 """How much of a difference counts as rounding at most: sharp attention rounds more than ``TOLERANCE``."""
 _IN_A_BATCH = 0.5
@@ -60,7 +60,7 @@ class NotProved(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """What was computed for one prompt at some positions: final states, or values that ``reads`` takes from a hook.
+    """Values computed for one prompt at some positions: final states, or what ``reads`` takes from a hook.
     ``edits``: the hooks of the plain forward pass, None for the user's model; ``unchanged``: without them."""
 
     what: str
@@ -171,7 +171,7 @@ def last_and_drawn(ids: Sequence[int]) -> set[int]:
 
 
 def plain(backend: Backend, claims: Sequence[Claim]) -> list[Float[Tensor, "position width"]]:
-    """What plain forward passes give in place of each claim."""
+    """The results of plain forward passes, to compare with each claim."""
     groups: dict[tuple[bool, int], dict[object, list[int]]] = defaultdict(lambda: defaultdict(list))
     for i, claim in enumerate(claims):
         wrapped = claim.edits is None and backend.wrapped is not None
@@ -250,7 +250,7 @@ def check(
 
 def apart(ours: Float[Tensor, "position width"], theirs: Float[Tensor, "position width"], *, logits: bool) -> float:
     """The largest difference: of log-probabilities in interquartile ranges, of other values in shares of the largest.
-    Infinite if the widths differ, or one is finite where the other is not."""
+    Infinite if the widths differ, or a value is finite in one and not in the other."""
     if ours.shape != theirs.shape:
         return torch.inf
     mine, other = (each.detach().float().cpu().numpy() for each in (ours, theirs))

@@ -53,7 +53,7 @@ def activation_patch(
         pairs: clean and corrupted prompts that align token for token.
         site: the activation that is replaced: ``z`` (the head's output before W_O), ``q``, ``k``, ``v`` (before
             rotation) or ``pattern``. With grouped-query attention, k and v are replaced for this query head only.
-        metric: what is measured, as in ``mh.sweep``; ``logit_diff`` needs ``answer`` and ``wrong``.
+        metric: as in ``mh.sweep``; ``logit_diff`` needs ``answer`` and ``wrong``.
         direction: ``"denoising"`` or ``"noising"``.
         heads, positions, normalize, given: as in ``mh.sweep``.
 
@@ -94,7 +94,7 @@ def ablate(
         intervention: the ablation, by name or as an intervention: ``"zero"``; ``"mean"`` (over all tokens of these
             prompts); ``"resample"`` (another prompt's z); ``"uniform"`` (the head attends equally to every token so
             far); ``mh.patching.Scale(0.5)`` (z times 0.5); or any other of ``mh.sweep``.
-        metric: what is measured; by default, KL(intact || ablated) at the last token.
+        metric: as in ``mh.sweep``; by default, KL(intact || ablated) at the last token.
         heads, positions, given: as in ``mh.sweep``.
 
     Returns:

@@ -1,7 +1,7 @@
 """Sets of heads that are patched together, and how well a set, a circuit, does what the whole model does.
 
 A circuit C is tested by ablating all heads that are not in it. M is the set of all heads. F(C) is the mean of the
-metric over prompts when all heads outside C are ablated. MLPs run on what is left.
+metric over prompts when all heads outside C are ablated. MLPs run on the rest.
 
 Wang et al. 2022 (arXiv 2211.00593), section 4. The numbers depend on the kind of ablation and can differ much between
 kinds (Miller et al. 2024, arXiv 2407.08734), so every result records which one was used.
@@ -95,7 +95,7 @@ def patch_sets(
         prompts: pairs; or plain prompts, if the intervention is not a patch.
         sets: the sets, each a list of heads.
         intervention: computes each head's new activation, as in ``mh.sweep``; by default, it is z of the source run.
-        metric: what is measured, as in ``mh.sweep``.
+        metric: as in ``mh.sweep``.
         direction: for pairs, ``"denoising"`` changes the corrupted run, ``"noising"`` the clean run.
         normalize, given: as in ``mh.sweep``; no set may contain a head that ``given`` ablates.
 
@@ -224,7 +224,7 @@ def faithfulness(
     Args:
         prompts: pairs, whose clean side is run; or plain prompts, if the intervention is not a patch.
         heads: the circuit; it may be empty.
-        metric: what is measured, as in ``mh.sweep``.
+        metric: as in ``mh.sweep``.
         intervention: how every other head is ablated, as in ``mh.sweep``. By default they get their z of the corrupted
             run; any other intervention, such as ``"mean"``, is computed from the base run.
 

@@ -61,7 +61,7 @@ _INSTEAD = "use mh.logit_diff, mh.log_prob or another metric that has one"
 
 
 @dataclass(frozen=True, eq=False)
-class Watched:
+class GradientBatch:
     """A batch of prompts whose metric is differentiated with respect to z of some layers, and no weight."""
 
     model: ModelCore
@@ -134,8 +134,8 @@ def gradients_of(
     with Bar(total=len(starts), desc="gradients", disable=len(starts) == 1, leave=False) as bar:
         for start in starts:
             part = slice(start, start + size.rows)
-            watched = Watched(model, tokens.rows(part), at[part], mask[part], metric, layers)
-            for i, gradient in enumerate(watched.slopes() if path is None else watched.along(path, part)):
+            batch = GradientBatch(model, tokens.rows(part), at[part], mask[part], metric, layers)
+            for i, gradient in enumerate(batch.slopes() if path is None else batch.along(path, part)):
                 if not gradient.isfinite().all():
                     raise ValueError(f"metric {name_of(metric)} has a gradient that is not finite at the unchanged run")
                 flat = flat and not gradient.any()
@@ -157,7 +157,7 @@ class Size:
 
     @classmethod
     def of(cls, job: Job, layers: int) -> Size:
-        """For the gradient of so many layers; warns if even the smallest parts need more than the budget."""
+        """The size for the gradient of this many layers; warns if even the smallest parts need more than the budget."""
         model, limit = job.model, job.spec.limits.memory
         runs = [run for run in (job.base, job.source) if run is not None]
         cached = sum(sum(cache_sizes(model, run.tokens, tuple(run.stores)).values()) for run in runs)

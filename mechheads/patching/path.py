@@ -27,7 +27,7 @@ from mechheads.engine.plan import batches_at_least
 from mechheads.engine.proved import edits_of_path, zero_of
 from mechheads.engine.report import Metadata, report, warn_of_answers
 from mechheads.engine.wavefront import Edit, Wave
-from mechheads.engine.work import NewZ, UnitRuns, Work, measure, taken, waves
+from mechheads.engine.work import NewZ, UnitRuns, Work, measure, new_z_at, waves
 from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions.basic import Patch
 from mechheads.io.text import entries
@@ -68,7 +68,7 @@ def path_patch(
             a list are patched together. With grouped-query attention, k and v are patched for this query head only.
         senders: the heads to try; every head by default. A sender that comes before no receiver has no path to them,
             so its score is 0 without a measurement.
-        metric: what is measured, as in ``mh.sweep``.
+        metric: as in ``mh.sweep``.
         direction: ``"noising"`` takes the paths of the clean run from the corrupted run: which paths are needed?
             ``"denoising"`` takes the paths of the corrupted run from the clean run: which paths are enough?
         mlps: ``"recomputed"``: paths may go through MLPs; ``"frozen"``: direct edges only.
@@ -203,11 +203,11 @@ class Paths:
         finals: dict[Group, Tensor] = {}
         if None in self.groups:
             frozen = Frozen(job.base, rows, at, self.mlps)
-            finals[None] = frozen.final(taken(changes, frozen.take))
+            finals[None] = frozen.final(new_z_at(changes, frozen.take))
         if self.receivers:
             window = job.window(start, rows)
             wave, unchanged = job.wave(rows, window), job.evaluator.base_states[rows]
-            senders = taken(changes, wave.take)
+            senders = new_z_at(changes, wave.take)
             inputs = Frozen(job.base, rows, window.positions, self.mlps).inputs(senders, self.receivers)
             for group in self.groups:
                 if group is not None:

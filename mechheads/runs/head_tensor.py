@@ -15,7 +15,7 @@ from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from mechheads.heads import HeadLike, check_head, heads_as_given, kv_head
+from mechheads.heads import HeadLike, check_head, kv_head, parse_heads
 from mechheads.model.changes import without_autocast
 from mechheads.model.core import ModelCore
 from mechheads.model.parts import moved
@@ -152,7 +152,7 @@ class Attention:
         if not 0 <= prompt < len(self.strings):
             raise ValueError(f"prompt {prompt} is out of range: this run has prompts 0..{len(self.strings) - 1}")
         n = len(self.strings[prompt])
-        chosen = heads_as_given(heads, *self.sizes)
+        chosen = parse_heads(heads, *self.sizes)
         patterns: dict[HeadLike, np.ndarray] = {
             head: self.pattern[head][prompt, :n, :n].float().cpu().numpy() for head in chosen
         }

@@ -19,7 +19,7 @@ from jaxtyping import Float
 
 from mechheads.data import folder
 from mechheads.generation.generate import Generated, Sampling, check_hooks, check_writing, generate_under
-from mechheads.heads import HeadId, Heads, check_heads, heads_as_given, random_sets
+from mechheads.heads import HeadId, Heads, check_heads, parse_heads, random_sets
 from mechheads.interventions.basic import Intervention, InterventionLike, Mean
 from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks
 from mechheads.limits import current
@@ -460,7 +460,7 @@ def attack_curve(
     if isinstance(ranking, Sequence) and not ranking:
         raise ValueError("ranking is empty; give at least one head")
     n_layers, n_heads = model.n_layers, model.n_heads
-    heads = heads_as_given(ranking, n_layers, n_heads)[:most]
+    heads = parse_heads(ranking, n_layers, n_heads)[:most]
     lines = {"heads": heads} | random_sets(heads, heads, n_layers, n_heads, draws=draws, seed=current().seed)
     sizes = range(len(heads) + 1)
     sides = Sides.of(model, harmful, harmless, answers.template)

@@ -195,7 +195,7 @@ class Ray:
 
 
 def pool_of(workers: Workers) -> Ray:
-    """The workers that a ``workers`` argument means: the same ones in every call, until another one is given."""
+    """The workers that a ``workers`` argument means: the same ones in every call, until the argument changes."""
     return _shared(workers) if isinstance(workers, int | str) else cast(Ray, workers)
 
 

@@ -123,7 +123,7 @@ SIDES: tuple[Side, ...] = ("W_Q", "W_O")
 
 @dataclass(frozen=True, eq=False)
 class Delta:
-    """Changes added to W_Q [d_model, d_head] and W_O [d_head, d_model] of some heads; ``metadata`` says where from."""
+    """Changes added to W_Q [d_model, d_head] and W_O [d_head, d_model] of some heads; ``metadata``: their origin."""
 
     weights: Mapping[HeadId, Mapping[Side, Float[Tensor, "rows columns"]]]
     metadata: Mapping[str, Any]

@@ -1,7 +1,7 @@
 """GGUF files: what transformers reads of them, and the folders in which it is cached for later processes.
 
-transformers takes the keys and tensors that it knows, and passes over all others without a word, such as the scaling of
-rotations. Each that it passes over is an error, unless it is known to change no number.
+transformers reads the keys and tensors that it knows and silently ignores all others, such as the scaling of rotations.
+Each that it ignores is an error, unless it is known to change no number.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def converted_folder(file: Path) -> Path:
 
 
 def count_numbers(file: Path) -> int:
-    """How many numbers the tensors of a GGUF file hold."""
+    """How many numbers the tensors of a GGUF file have."""
     name = f"name_or_path {str(file)!r}"
     with file.open("rb") as content:
         if content.read(4) != b"GGUF":
@@ -121,7 +121,7 @@ def convert(file: Path, folder: Path) -> Path:
 
 
 def complete_config(file: Path) -> transformers.PreTrainedConfig:
-    """The config that transformers makes of a GGUF file, after a check that it passes over nothing that counts."""
+    """The config that transformers makes of a GGUF file, after a check that it ignores nothing that counts."""
     config = transformers.AutoConfig.from_pretrained(
         str(file.parent), gguf_file=file.name, local_files_only=True, trust_remote_code=False
     )
@@ -148,7 +148,7 @@ def complete_config(file: Path) -> transformers.PreTrainedConfig:
     lost = [
         f"{key} = {value}"
         for key, value in stated.items()
-        if key not in _HARMLESS and converted.get(key) is None and not _same(value, _as_the_config_says(config, key))
+        if key not in _HARMLESS and converted.get(key) is None and not _same(value, _config_value(config, key))
     ]
     if lost := [*lost, *_lost_tensors(model, prefix[:-1], tensors)]:
         more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
@@ -176,8 +176,8 @@ def _lost_tensors(model: Any, architecture: str, tensors: set[str]) -> Iterator[
             yield f"the tensor {name}"
 
 
-def _as_the_config_says(config: Any, key: str) -> Any:
-    """The value that the config gives to what a key of a GGUF file is about; None if it says nothing."""
+def _config_value(config: Any, key: str) -> Any:
+    """The config's value for a key of a GGUF file; None if it has none."""
     if key == "attention.causal":
         return True
     if key.startswith(("attention.key_length", "attention.value_length")):

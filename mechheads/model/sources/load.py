@@ -78,7 +78,7 @@ def load_pretrained(
 
 
 def _placed(model: Any, device: str | torch.device, room: Room | Spread | None) -> Any:
-    """A model whose weights are where they should be."""
+    """A model, after its weights were moved to their devices."""
     places = getattr(model, "hf_device_map", None)
     if places is None:
         return model.to(device)

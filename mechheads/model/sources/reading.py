@@ -88,7 +88,7 @@ def read(
 
 
 def only_logits(config: transformers.PreTrainedConfig) -> None:
-    """Have a model give no attentions and hidden states beside its logits, for which some need all of their blocks."""
+    """Make a model return logits alone: without attentions and hidden states, for which some need all their blocks."""
     for part in (config, config.get_text_config(decoder=True)):
         part.output_attentions = part.output_hidden_states = False
 
