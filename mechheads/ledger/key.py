@@ -85,9 +85,7 @@ def _content(thing: Any, where: str, seen: dict[int, int]) -> object:
         return _class(thing, inside)
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
         return [inside(kind), *(inside(getattr(thing, one.name), one.name) for one in dataclasses.fields(thing))]
-    if isinstance(thing, types.ModuleType) or (
-        callable(thing) and hasattr(thing, "__qualname__")
-    ):  # or a compiled function
+    if isinstance(thing, types.ModuleType) or (callable(thing) and hasattr(thing, "__qualname__")):  # or compiled
         return [getattr(thing, "__module__", "module"), getattr(thing, "__qualname__", thing.__name__)]
     raise ValueError(
         f"{where} is an object of {kind.__module__}.{kind.__qualname__}, which a ledger cannot know again; keep plain "
