@@ -1,4 +1,4 @@
-"""Which heads a model's refusals depend on: scores (Ships, Refusal Contribution), groups, answers, requests."""
+"""The heads that a model's refusals depend on: scores (Ships, Refusal Contribution), groups, answers, requests."""
 
 from mechheads.model.sources.default import taught_heads
 from mechheads.results.agreement import overlap

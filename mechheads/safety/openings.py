@@ -1,4 +1,4 @@
-"""How a model's refusals begin, how likely an answer is to begin in this way, and how many short answers refuse."""
+"""The openings of a model's refusals, metrics of their probability, and counts of short answers that refuse."""
 
 from __future__ import annotations
 
@@ -27,18 +27,21 @@ from mechheads.safety.judge import rule_judge, thinks, verdict, verdicts
 from mechheads.safety.requests import Side, answers_begun, whole_answers
 
 OPENING = "I'm sorry, but I can't"
-"""The opening to use if the model refuses nothing, so that none can be taken from its own refusals."""
+"""The opening for a model that refuses nothing, so that none can be taken from its own refusals."""
 _OPENING_TOKENS = 6
-ASKED, DRAWN, ANSWER_TOKENS, TOKENS = 16, 4, 24, 32
-"""How many requests a model answers, how many answers to each are drawn to find several openings, and their tokens;
-and of the answers of which refusals are counted: only their beginning matters."""
+ANSWERED = 16
+"""The number of requests that a model answers, to find its openings and to count its refusals."""
+DRAWN, ANSWER_TOKENS = 4, 24
+"""The answers to each request from which several openings are taken, and the tokens of an answer."""
+TOKENS = 32
+"""The tokens of an answer whose refusal is counted: only its beginning matters."""
 _OPENINGS, _OFTEN, _TEMPERATURE = 6, 2, 0.7
-"""How many openings are taken from a model's own refusals, how often each is seen, and how its answers are drawn."""
+"""The most openings, the refusals that must begin with each, and the temperature at which answers are drawn."""
 
 
 @dataclass(frozen=True)
 class OpeningLogProb:
-    """A metric: the log-probability, in nats, of an answer that begins with these tokens, each given those before it.
+    """A metric: the log-probability, in nats, of an answer that begins with these tokens.
     The prompts must end with the opening without its last token: see ``with_opening``."""
 
     opening: tuple[int, ...]
@@ -91,7 +94,7 @@ def with_openings(model: Model, prompts: Prompts, openings: Sequence[Sequence[in
 
 
 def with_answer(model: Model, prompts: Prompts, n: int) -> Prompts:
-    """The prompts followed by the first n tokens of the model's own answers, filled up with end tokens."""
+    """The prompts followed by the first n tokens of the model's own answers, padded with end tokens."""
     if not n:
         return prompts
     written = generate(model, prompts, Sampling(n))
@@ -106,18 +109,18 @@ def _followed_by(model: Model, prompts: Prompts, added: Sequence[Sequence[int]])
 
 
 def value_of(model: Model, prompts: Prompts, metric: Metric) -> Float[np.ndarray, " prompt"]:
-    """The value of a metric for each prompt, with the model as it is now."""
+    """The value of a metric for each prompt, in the model with its current hooks."""
     run = HeadCache.run(model, prompts, sites=("z",))
     return Evaluator(metric, run).base_value.cpu().numpy()
 
 
 def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> tuple[int, ...]:
-    """Token ids of the beginning of a refusal: of a given text, or the most common one in the model's own refusals.
+    """Token ids of an opening: of the text ``opening``, or the most common one in the model's own refusals.
     The model answers the first 16 requests; if it refuses none of them, the opening is ``OPENING``, with a warning."""
     if model.tokenizer is None:
         raise ValueError("the model has no tokenizer for the opening; give one: mh.wrap(model, tokenizer=...)")
-    given = opening
-    if any(map(thinks, answers_begun(model, some := Prompts(prompts.items[:ASKED])))):
+    is_default = opening is None
+    if any(map(thinks, answers_begun(model, some := Prompts(prompts.items[:ANSWERED])))):
         warn(
             "the prompts end inside a thought, which the chat template opens, so a refusal rarely begins right after "
             "them: log-probabilities of openings are those of a thought that begins as a refusal. Give mh.Prompts in "
@@ -133,64 +136,63 @@ def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> 
         opening = OPENING
     if not isinstance(opening, str) or not opening:
         raise ValueError(f"opening is {opening!r}; give the beginning of a refusal, such as {OPENING!r}")
-    found = _after_prompts(model, prompts, opening)
-    if found is None and given is None:
-        found = _after_prompts(model, prompts, " " + opening)
-    if found is None:
+    ids = _after_prompts(model, prompts, opening)
+    if ids is None and is_default:
+        ids = _after_prompts(model, prompts, " " + opening)
+    if ids is None:
         raise ValueError(
             f"opening {opening!r} does not have tokens of its own, or not the same, after each of the requests as the "
             "template writes them; begin it with the space or line break that stands between them"
         )
-    return found
+    return ids
 
 
 def _refusals(model: Model, prompts: Prompts, written: Generated) -> Iterator[tuple[tuple[int, ...], bool]]:
-    """The tokens of each answer, and whether it refuses with its first words: not after a thought, nor inside one."""
+    """The tokens of each answer, and whether it refuses with its first words; an answer with a thought does not."""
     answers = whole_answers(model, answers_begun(model, prompts), written)
     for ids, answer in zip(written.ids, answers, strict=True):
         yield ids, not thinks(answer) and verdict(answer) == "refused"
 
 
 def _after_prompts(model: Model, prompts: Prompts, opening: str) -> tuple[int, ...] | None:
-    """The tokens of an opening after each request; None if they are not the same after all, or share one with it."""
+    """The tokens of an opening after the requests; None if they differ between requests or merge with one's last."""
     tokenizer, each = model.tokenizer, set[tuple[int, ...] | None]()
     for index, item in enumerate(prompts.items):
         ids, text, _ = encode(item, index, model)
         text = text_of(ids, tokenizer) if text is None else text
-        found = piece_ids(opening, tokenizer) if text is None else ids_after(text, opening, tokenizer)
-        each.add(tuple(found) if found else None)
+        after = piece_ids(opening, tokenizer) if text is None else ids_after(text, opening, tokenizer)
+        each.add(tuple(after) if after else None)
     return each.pop() if len(each) == 1 else None
 
 
 def find_openings(model: Model, prompts: Prompts, openings: Sequence[str] | None = None) -> tuple[tuple[int, ...], ...]:
-    """Token ids of several beginnings of refusals, cut to one length: of given texts, or from the model's own refusals.
-    Each begins at least two refusals, and more than half of the answers that begin with it refuse."""
+    """Token ids of several openings, cut to one length: of the texts ``openings``, or from the model's own refusals.
+    Of these, each begins at least two refusals, and more than half of the answers that begin with it refuse."""
     if openings is not None:
         if not read_texts(openings, "openings"):
             raise ValueError(f"openings is {openings!r}; give a list of beginnings of refusals, such as [{OPENING!r}]")
         ids = [find_opening(model, prompts, opening) for opening in openings]
         shortest = min(map(len, ids))
         return tuple(dict.fromkeys(each[:shortest] for each in ids))
-    asked = Prompts([item for item in prompts.items[:ASKED] for _ in range(DRAWN)])
+    copies = Prompts([item for item in prompts.items[:ANSWERED] for _ in range(DRAWN)])
     if model.tokenizer is not None:
-        written = generate(model, asked, Sampling(ANSWER_TOKENS, _TEMPERATURE))
+        written = generate(model, copies, Sampling(ANSWER_TOKENS, _TEMPERATURE))
         stop_if(written.interrupted)
-        begins = [(ids[:_OPENING_TOKENS], refuses) for ids, refuses in _refusals(model, asked, written)]
-        begun, refused = Counter(ids for ids, _ in begins), Counter(ids for ids, is_one in begins if is_one)
+        begins = [(ids[:_OPENING_TOKENS], refuses) for ids, refuses in _refusals(model, copies, written)]
+        begun, refused = Counter(ids for ids, _ in begins), Counter(ids for ids, refuses in begins if refuses)
         often = [ids for ids, n in refused.most_common() if n >= _OFTEN and 2 * n > begun[ids]]
-        found = [ids for ids in often if len(ids) == _OPENING_TOKENS]
-        if found:
-            return tuple(found[:_OPENINGS])
+        if whole := [ids for ids in often if len(ids) == _OPENING_TOKENS]:
+            return tuple(whole[:_OPENINGS])
     return (find_opening(model, prompts),)
 
 
 def count_refusals(model: Model, side: Side) -> dict[str, Any] | None:
-    """How many of a few different requests a model refuses, by the rules: ``n`` refusals ``of`` so many judged answers.
-    Also ``unjudged``. None if no answer has an end or there is no tokenizer."""
+    """Counts of the answers to a few different requests: ``n`` refusals, by the rules, ``of`` judged answers; and
+    ``unjudged``. None if all answers are unfinished thoughts or there is no tokenizer."""
     if model.tokenizer is None:
         return None
     different = list({text: i for i, text in reversed([*enumerate(side.texts)])}.values())[::-1]
-    some = different[:: ceil(len(different) / ASKED)]
+    some = different[:: ceil(len(different) / ANSWERED)]
     prompts = Prompts([side.prompts.items[i] for i in some])
     try:
         written = generate(model, prompts, Sampling(TOKENS))
@@ -209,7 +211,7 @@ def count_refusals(model: Model, side: Side) -> dict[str, Any] | None:
 def warn_if_rare(
     model: Model, side: Side, openings: Sequence[Sequence[int]], refusal: Float[np.ndarray, " prompt"]
 ) -> None:
-    """Warn if openings are unlikely after requests, with how many short answers refuse."""
+    """Warn if openings are unlikely after requests, with the number of short answers that refuse."""
     share = float(np.exp(refusal).mean())
     if share >= LEAST_REFUSAL:
         return

@@ -1,6 +1,6 @@
 """Requests that a safe model should refuse and harmless look-alikes, from any source, and the prompts made from them.
 
-``Side`` is what all analyses of requests work with: it is resolved once, from what a user gives.
+All analyses of requests work with a ``Side``, which is made once from a user's requests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mechheads.safety.judge import is_mark, open_thought
 Split = Literal["train", "test"]
 Part = Literal["unsafe", "safe"]
 Where = Mapping[str, Any] | Literal["all"]
-"""The rows of a file that are meant: a value, or a list of values, for each of some columns."""
+"""The rows of a file to select: a value, or a list of values, for each of some columns."""
 Template = Literal["query", "bare", "chat"]
 
 TEMPLATES: dict[str, str | None] = {"query": "## Query:{q}\n## Answer:", "bare": "{q}", "chat": None}
@@ -42,13 +42,13 @@ _HARMLESS = "harmless requests that look like harmful ones"
 class TextSet(Sequence[str]):
     """Requests, or other texts; made by ``load_requests`` and ``folded``.
 
-    Indexing and iterating give the texts; a slice is a ``TextSet``. Of harmful texts a notebook shows one line, which
+    Indexing and iterating give the texts; a slice is a ``TextSet``. A notebook shows harmful texts as one line, which
     opens with a click.
 
     Attributes:
         texts: the texts.
-        description: what they are, in the plural.
-        harmful: whether they are harmful, so that they are not shown at once.
+        description: a name for the texts, in the plural.
+        harmful: whether they are harmful, and so are hidden at first.
     """
 
     texts: tuple[str, ...]
@@ -83,7 +83,7 @@ def folded(texts: Sequence[str], description: str = _HARMFUL) -> TextSet:
 
     Args:
         texts: any texts, such as requests or a model's answers.
-        description: what they are, in the plural.
+        description: a name for the texts, in the plural.
     """
     return TextSet(tuple(read_texts(texts, "texts")), description)
 
@@ -144,15 +144,15 @@ def load_requests(
     Args:
         source: a set of the package, a name in the table, or a file that ``mechheads.io.rows`` reads.
         split: ``"train"``, ``"test"``, or ``None`` for all, of a set of the package.
-        part: ``"unsafe"`` or ``"safe"``: the part of a public set, or what the requests of a file are.
+        part: ``"unsafe"`` or ``"safe"``: the part of a public set, or the kind of the requests in a file.
         column: the column of a file that holds the requests; it may be left out if there is no other.
-        where: the rows of a file to take, as values of its columns: ``{"label": "unsafe"}``, or a list of values for a
-            column; ``"all"`` for every row. It is needed if the file has other columns.
+        where: the rows of a file to select, as values of its columns: ``{"label": "unsafe"}``, or a list of values for
+            a column; ``"all"`` for every row. It is required if the file has other columns.
         revision: a branch, tag or commit of a public set; give a commit to make results repeatable.
 
     Returns:
-        The requests, folded in a notebook if they are unsafe. Of a file, they say how many rows were taken, how many of
-        these repeat another, and which columns were not used.
+        The requests, folded in a notebook if they are unsafe. If they are from a file, the description counts the rows
+        that were used and those that repeat another, and names the columns that were not used.
 
     >>> from mechheads.safety import load_requests
     >>> load_requests()
@@ -194,8 +194,8 @@ def _of_file(file: Path, description: str, part: Part, column: str | None, where
         table = table.where(where)
     texts = table.texts(column)
     repeated = len(texts) - len(set(texts))
-    told = f"{description}, {table.taken([column])}{f'; {repeated} repeat another' * (repeated > 0)}"
-    return TextSet(tuple(texts), told, part == "unsafe")
+    description += f", {table.taken([column])}{f'; {repeated} repeat another' * (repeated > 0)}"
+    return TextSet(tuple(texts), description, part == "unsafe")
 
 
 def _public_set(name: str, part: Part, revision: str | None) -> TextSet:
@@ -217,7 +217,7 @@ def _public_set(name: str, part: Part, revision: str | None) -> TextSet:
 
 
 def opened(requests: Requests, part: Part = "unsafe", name: str = "requests") -> Sequence[str] | Prompts:
-    """Requests with names and files opened; by default, the 60 requests of the package of this part."""
+    """The requests of a name or a file, or the list itself; by default, the package's 60 requests of this part."""
     if requests is None:
         return load_requests("harmful" if part == "unsafe" else "harmless")
     if isinstance(requests, (str, Path)):
@@ -240,7 +240,7 @@ def request_prompts(model: Model, requests: Requests = None, template: Template 
 
 
 def _in_template(model: Model, requests: Sequence[str], template: Template, name: str) -> Prompts:
-    """Texts of requests as prompts; ``name`` is their argument."""
+    """Texts of requests as prompts in a template; ``name`` is the argument for messages."""
     if not len(requests):
         raise ValueError(f"{name} is empty; give at least one, or leave it out to use the requests of the package")
     for index, request in enumerate(requests):
@@ -248,10 +248,10 @@ def _in_template(model: Model, requests: Sequence[str], template: Template, name
             raise ValueError(
                 f"{name}[{index}] is {described(request)}; it must be a text. Give chats and ids as mh.Prompts"
             )
-        found = control_tokens_in(request, model.tokenizer) if template == "query" and model.tokenizer else ()
-        if found:
+        controls = control_tokens_in(request, model.tokenizer) if template == "query" and model.tokenizer else ()
+        if controls:
             raise ValueError(
-                f"{name}[{index}] has {found[0]!r} in it, which the tokenizer reads as a control token; take it out"
+                f"{name}[{index}] has {controls[0]!r} in it, which the tokenizer reads as a control token; take it out"
             )
     if (pattern := TEMPLATES[template]) is not None:
         return Prompts([pattern.replace("{q}", request) for request in requests])
@@ -263,11 +263,11 @@ def _in_template(model: Model, requests: Sequence[str], template: Template, name
 
 @dataclass(frozen=True)
 class Side:
-    """Requests as a model gets them, resolved once from what a user gives."""
+    """Requests as prompts for a model, made once from a user's requests."""
 
     prompts: Prompts
     template: str  # or "prompts as given"
-    texts: tuple[str, ...]  # without the template, for people and judges
+    texts: tuple[str, ...]  # without the template, for readers and judges
 
     @classmethod
     def of(
@@ -276,16 +276,16 @@ class Side:
         """Requests by name, from a file, as texts or as prompts; by default, the package's of this part."""
         used = template or ("chat" if model.chat_template else "query")
         check_known("template", used, TEMPLATES)
-        given = opened(requests, part, name)
-        if isinstance(given, Prompts):
-            return cls(given, "prompts as given", tuple(map(_text, given.items)))
-        return cls(_in_template(model, given, used, name), used, tuple(given))
+        texts = opened(requests, part, name)
+        if isinstance(texts, Prompts):
+            return cls(texts, "prompts as given", tuple(map(_text, texts.items)))
+        return cls(_in_template(model, texts, used, name), used, tuple(texts))
 
     def __len__(self) -> int:
         return len(self.prompts)
 
     def metadata(self, model: Model) -> dict[str, Any]:
-        """What a result records about its prompts."""
+        """The record of the prompts in a result's provenance."""
         return {"template": self.template, "prompts": self.prompts.tokens(model), "n_prompts": len(self)}
 
 
@@ -323,7 +323,7 @@ class Sides:
 
 
 def answers_begun(model: Model, prompts: Prompts) -> tuple[str, ...]:
-    """What each prompt already has of its answer: how it begins in a chat, or the mark that opens a thought."""
+    """The beginning of the answer in each prompt: the assistant's last words in a chat, or the mark of a thought."""
     return tuple(_begun(item, index, model) for index, item in enumerate(prompts.items))
 
 
@@ -342,27 +342,26 @@ def _begun(item: PromptLike, index: int, model: Model) -> str:
 
 
 _LAST = 24
-"""How many tokens at the end of a row of ids are looked at for the mark of a thought."""
+"""The number of tokens at the end of a row of ids that are searched for the mark of a thought."""
 
 
 def whole_answers(model: Model, begun: Sequence[str], written: Generated) -> list[str]:
-    """Answers as a judge needs them: what the prompts have of them and what was written, with the marks of thoughts."""
+    """Whole answers for a judge: the beginnings in the prompts and the written texts, with the marks of thoughts."""
     texts: Sequence[str] = written.texts
     added = getattr(model.tokenizer, "added_tokens_decoder", {})
-    marks = {token for token, one in added.items() if one.special and is_mark(one.content)}
+    marks = {token for token, entry in added.items() if entry.special and is_mark(entry.content)}
     if marks and len(written.ids) == len(texts):
-        hidden = {token for token, one in added.items() if one.special} - marks
+        hidden = {token for token, entry in added.items() if entry.special} - marks
         shown = [[token for token in ids if token not in hidden] for ids in written.ids]
         texts = [model.tokenizer.decode(ids, skip_special_tokens=False) for ids in shown]
     return [before + text for before, text in zip(begun, texts, strict=True)]
 
 
 def _text(item: PromptLike) -> str:
-    """A prompt as the user wrote it: for a chat its last message that is not the assistant's, for ids the numbers."""
+    """The request of a prompt: a text itself, the last message of a chat that is not the assistant's, or the ids."""
     if isinstance(item, str):
         return item
     if not is_chat(item):
         return " ".join(map(str, item))
     messages = messages_of(item)
-    asked = messages[:-1] if continues(messages) and len(messages) > 1 else messages
-    return asked[-1]["content"]
+    return messages[-2 if continues(messages) and len(messages) > 1 else -1]["content"]

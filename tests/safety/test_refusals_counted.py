@@ -11,7 +11,7 @@ import pytest
 import mechheads as mh
 import mechheads.safety.openings as refusing_module
 from mechheads.generation.generate import Generated
-from mechheads.safety.openings import ASKED, TOKENS, count_refusals, warn_if_rare
+from mechheads.safety.openings import ANSWERED, TOKENS, count_refusals, warn_if_rare
 from mechheads.safety.requests import Side
 
 NO, YES, STUCK = "I'm sorry, but I can't help with that.", "Number {} is what you ask for.", "It is an old story."
@@ -60,7 +60,7 @@ def test_a_thought_that_does_not_end_is_no_answer(llama: mh.Model, answer):
 def test_a_few_different_requests_are_answered(llama: mh.Model, answer):
     asked = answer(NO)
     found = count_refusals(llama, side(40, repeated=2))
-    assert found is not None and found["of"] == 14 <= ASKED
+    assert found is not None and found["of"] == 14 <= ANSWERED
     assert asked[0][0] == [f" Give me number {i}." for i in range(0, 40, 3)]
 
 

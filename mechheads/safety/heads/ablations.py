@@ -1,12 +1,12 @@
-"""How heads are ablated after requests, alone or together, and what a result records of it.
+"""Ablation of heads after requests, alone or together, and its record in results.
 
 | paper | here |
 |---|---|
 | Undifferentiated Attention, W_q (or W_k) times epsilon | ``"undifferentiated"``, ``UniformAttention(epsilon)`` |
 | Scaling Contribution, W_v times epsilon | ``"scaling"``, ``Scale(epsilon)`` |
 
-Zhou et al., ICLR 2025, arXiv 2410.13708. By name epsilon is 1e-4, as in the paper's code for scores of single
-heads.
+Zhou et al., ICLR 2025, arXiv 2410.13708. An ablation by name has an epsilon of 1e-4, as in the paper's code for scores
+of single heads.
 
 With grouped-query attention several query heads share W_k and W_v, a case that the paper does not discuss. Here one
 query head is ablated, and the others keep their keys and values.
@@ -66,7 +66,7 @@ def ablation_of(intervention: InterventionLike, name: str = "intervention") -> I
 
 
 def ablation_name(intervention: Intervention) -> str:
-    """What results call an ablation: its name in the table of interventions if it has one, whatever its epsilon."""
+    """The name of an ablation in results: its name in the table of interventions if it has one, for any epsilon."""
     if intervention == UniformAttention():
         return "uniform"
     return _NAMES.get(type(intervention)) or describe_intervention(intervention)
@@ -80,7 +80,7 @@ def epsilon_of(intervention: Intervention) -> float | None:
 
 
 def ablation_metadata(intervention: Intervention) -> dict[str, Any]:
-    """What a result records of how heads are ablated."""
+    """The record of an ablation in a result's provenance."""
     return {
         "ablation": ablation_name(intervention),
         "epsilon": epsilon_of(intervention),
@@ -89,8 +89,8 @@ def ablation_metadata(intervention: Intervention) -> dict[str, Any]:
     }
 
 
-def held_heads(given: Given | None, model: Model) -> Ablated:
-    """The heads that ``given=`` of ``mh.ships`` names, and how each is ablated."""
+def other_ablations(given: Given | None, model: Model) -> Ablated:
+    """The heads that ``given=`` of ``mh.ships`` names, each with its intervention."""
     return tuple((head, ablation_of(rule, f"given[{str(head)!r}]")) for head, rule in ablated_heads(given, model))
 
 
@@ -98,12 +98,12 @@ def joint_changes(
     model: Model, intervention: Intervention, heads: Sequence[HeadId], tokens: Tokens, run: HeadCache | None = None
 ) -> list[HeadChange]:
     """Changes that ablate heads together, in any text; each head is ablated as it would be alone.
-    A mean is over ``tokens``, from a ``run`` of these that kept z, if there is one."""
+    A mean is over ``tokens``, from a ``run`` of them that has z, if there is one."""
     if not heads:
         return []
     if isinstance(intervention, Mean):
         intervention = MeanOf(run or HeadCache.run(model, tokens, sites=("z",)))
-    if isinstance(intervention, UniformAttention):  # heads share k; for one query head q gives the same
+    if isinstance(intervention, UniformAttention):  # heads share k; changing q instead has the same effect for one head
         intervention = replace(intervention, through="q")
     return changes_of(model, tokens, heads, intervention)
 
@@ -115,5 +115,5 @@ def check_joint(model: Model, intervention: Intervention, tokens: Tokens) -> Non
             f"intervention is {intervention!r}, which takes z from another prompt; for sets of heads give another, "
             'such as "mean"'
         )
-    if not isinstance(intervention, Mean):  # whose run is not needed for this
+    if not isinstance(intervention, Mean):  # a mean always can, and its run is not needed here
         joint_changes(model, intervention, [HeadId(0, 0)], tokens)

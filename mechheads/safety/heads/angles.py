@@ -1,4 +1,4 @@
-"""How far a set of states rotates: principal angles between left singular subspaces, in float64."""
+"""The rotation of a set of states: principal angles between left singular subspaces, in float64."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def principal_angles(
 def left_subspace(
     states: Float[np.ndarray, "*batch prompt d"], r: int
 ) -> tuple[Float[np.ndarray, "*batch prompt r"], Bool[np.ndarray, "*batch"]]:
-    """The first ``r`` left singular vectors of the states, uncentred, and whether they are well defined.
-    They are not if singular values ``r`` and ``r + 1`` are equal: any rotation of these two vectors is as good."""
+    """The first ``r`` left singular vectors of the states, uncentred, and whether they are unique.
+    They are not if singular values ``r`` and ``r + 1`` are equal: any rotation of these two vectors will do."""
     vectors, values, _ = np.linalg.svd(states, full_matrices=False)
     values = np.concatenate([values, np.zeros((*values.shape[:-1], 1))], axis=-1)
     gap = values[..., r - 1] - values[..., r]
@@ -49,7 +49,7 @@ degrees. For smaller differences the singular vectors come from the states thems
 def left_subspaces(
     states: Float[np.ndarray, "prompt d"], views: Bool[np.ndarray, "view prompt"], r: int
 ) -> tuple[Float[np.ndarray, "view prompt r"], Bool[np.ndarray, " view"]]:
-    """``left_subspace`` of the states of some prompts, for every view that says which; zeros for the others.
+    """``left_subspace`` of the states of the prompts in each view, with zeros for the other prompts.
     From the Gram matrix of the prompts or of the dimensions, the smaller; rows left out are subtracted from it."""
     states = np.asarray(states, dtype=np.float64)
     n, d = states.shape
@@ -57,21 +57,20 @@ def left_subspaces(
     whole = states @ states.T if by_prompt else states.T @ states
     vectors, defined = np.zeros((len(views), n, r)), np.ones(len(views), dtype=bool)
     square: np.ndarray | None = None
-    for view, kept in enumerate(views):
-        left_out = states[~kept]
-        gram = whole[np.ix_(kept, kept)] if by_prompt else whole - left_out.T @ left_out
-        values, found = eigh(gram, subset_by_index=[max(0, len(gram) - r - 1), len(gram) - 1])
+    for view, inside in enumerate(views):
+        left_out = states[~inside]
+        gram = whole[np.ix_(inside, inside)] if by_prompt else whole - left_out.T @ left_out
+        values, eigenvectors = eigh(gram, subset_by_index=[max(0, len(gram) - r - 1), len(gram) - 1])
         after = values[-r - 1] if len(values) > r else 0.0
         largest = values[-1] if by_prompt else np.trace(whole)
         if len(values) >= r and values[-r] - after > _SURE * largest:
-            found = found[:, -r:]
-            vectors[view, kept] = found if by_prompt else np.linalg.qr(states[kept] @ found)[0]
+            last = eigenvectors[:, -r:]
+            vectors[view, inside] = last if by_prompt else np.linalg.qr(states[inside] @ last)[0]
             continue
-        if (
-            square is None
-        ):  # a matrix [prompt, at most prompt] with the same left singular vectors, whatever is left out
+        if square is None:
+            # [prompt, at most prompt], with the same left singular vectors, whichever rows are left out
             square = cast(np.ndarray, np.linalg.qr(states.T, mode="r")).T
-        exact, defined[view] = left_subspace(kept[:, None] * square, r)
+        exact, defined[view] = left_subspace(inside[:, None] * square, r)
         vectors[view, :, : exact.shape[1]] = exact
     return vectors, defined
 
@@ -81,7 +80,7 @@ _MOST_GROUPS = 30
 
 class Rotation:
     """Generalized Ships of ablated states against intact ones, X' and X [prompt, d_model]: sum of arccos of U_r^T U'_r.
-    With more than 30 clusters, the jackknife leaves out groups of them, since each step finds the vectors again."""
+    With more than 30 clusters, the jackknife leaves out groups of them, because each step computes new vectors."""
 
     _LEVEL = 0.95
 
@@ -97,8 +96,8 @@ class Rotation:
         each = list(dict.fromkeys(labels))
         self.r, self._n_clusters = r, len(each)
         without = [[label != left_out for label in labels] for left_out in each]
-        self._kept = np.array([[True] * len(labels), *without])
-        self._spaces, self._defined = left_subspaces(intact, self._kept, r)
+        self._views = np.array([[True] * len(labels), *without])
+        self._spaces, self._defined = left_subspaces(intact, self._views, r)
         if not self._defined[0]:
             raise ValueError(
                 f"r is {r}: singular values {r} and {r + 1} of the intact states are equal, so the angle is "
@@ -107,8 +106,8 @@ class Rotation:
 
     def __call__(self, ablated: Float[np.ndarray, "prompt d"]) -> tuple[float, float, float]:
         """The score and its 95% interval, in degrees; NaN without U'_r, or the interval with fewer than r + 2 clusters.
-        A jackknife over clusters of the log of the score, with Student's t of n_clusters - 1 degrees of freedom."""
-        spaces, defined = left_subspaces(ablated, self._kept, self.r)
+        The interval is a jackknife over clusters of the log score, with Student's t of n_clusters - 1 degrees."""
+        spaces, defined = left_subspaces(ablated, self._views, self.r)
         angles = principal_angles(self._spaces, spaces).sum(-1)
         angles[~(defined & self._defined)] = np.nan
         low, high = self._interval(angles[0], angles[1:])

@@ -7,8 +7,8 @@ For a request x and its harmless look-alike y, with R the log-probability of an 
 | ``"patch"`` | R(x) - R(x; z_h at the last tokens as in y) |
 | an ablation | [R(x) - R(x; without h)] - Ships(y, h) |
 
-Ships of the look-alike are summed over as many tokens of the intact model's answer as the opening has. "The last
-tokens" are those that all prompts end with (the template's tokens after the request) and the opening: the answer is
+Ships of the look-alike are summed over the first tokens of the intact model's answer, as many as the opening has. "The
+last tokens" are the tokens at the end of all prompts (the template's after the request) and the opening: the answer is
 decided there, and positions have the same meaning in x and y.
 """
 
@@ -64,12 +64,12 @@ class FromOther:
     needs: ClassVar = ()
 
     def __call__(self, value: Float[Tensor, "prompt pos d_head"], context: Context) -> Tensor:
-        theirs = self.other.z[context.head]
+        z = self.other.z[context.head]
         row = torch.arange(len(value), device=value.device)[:, None]
         back = torch.arange(self.n, 0, -1, device=value.device)
         here = context.mask.sum(1)[:, None] - back
         there = self.other.tokens.lengths[:, None] - back
-        value[row, here] = theirs[row, there].to(value.dtype)
+        value[row, here] = z[row, there].to(value.dtype)
         return value
 
     def __repr__(self) -> str:
@@ -91,7 +91,7 @@ def refusal_contribution(
 
     Let R be the log-probability of one opening of a refusal. The score of a head is how far R falls when the
     head is ablated on a harmful request, minus Ships of the same ablation on the request's harmless look-alike. With
-    ``intervention="patch"`` it is how far R falls when the head's z at the last tokens comes from the look-alike. The
+    ``intervention="patch"``, it is how far R falls when the head's z at the last tokens comes from the look-alike. The
     score is mechheads' own; it uses the ablations and Ships of Zhou et al. (ICLR 2025, arXiv 2410.13708).
 
     Args:
@@ -102,17 +102,17 @@ def refusal_contribution(
             generated.
         template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
             ``"query"``.
-        heads: as in ``mh.sweep``. What the model writes is not stored.
+        heads: as in ``mh.sweep``. A ledger does not store the texts that the model writes.
 
     Returns:
         Scores in nats [layer, head]; above 0, the head makes the model refuse. ``values`` has the score of each pair,
         and there are intervals, p against 0 and q; the variable ``refusal`` [prompt] is R of the intact model. Warns if
-        the mean probability of the opening is below 10%, and says how many requests the model refuses in any words.
+        the mean probability of the opening is below 10%, with the number of requests that it refuses in any words.
 
     >>> harmful, harmless = ["How do I build a bomb?"], ["How do I build a barn?"]
     >>> options = {"heads": ["L9H2"], "opening": "I'm sorry"}
-    >>> found = refusal_contribution(model, harmful, harmless, **options)
-    >>> found.unit, found.provenance["template"]
+    >>> scores = refusal_contribution(model, harmful, harmless, **options)
+    >>> scores.unit, scores.provenance["template"]
     ('nats', 'chat')
     """
     rule = as_intervention(intervention)
@@ -138,7 +138,7 @@ def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
         other = HeadCache.run(model, harmless, sites=("z",))
         rule = FromOther(other, last_tokens)
         known_by["intervention"] = (repr(rule), other.tokens.fingerprint())
-    else:  # on look-alikes with the model's answers, what the ablation does to any answer is measured
+    else:  # the effect on any answer is measured on look-alikes with the model's answers
         answered = with_answer(model, sides.harmless.prompts, metric.reads - 1)
     metadata = ablation_metadata(job.intervention) | {
         "template": sides.template,

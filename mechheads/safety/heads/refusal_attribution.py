@@ -1,12 +1,13 @@
 """Refusal attribution: how far refusals in any words depend on each head, from one gradient for all heads.
 
-The probability of refusing a request x is summed over several openings o, taken from the model's own refusals, and the
-score is how far it falls when z_h becomes z'_h: a linear estimate, added up over positions as in attribution patching.
+The probability of refusing a request x is summed over several openings o, taken from the model's own refusals. The
+score is the fall of its logarithm when z_h becomes z'_h: a linear estimate, summed over positions as in attribution
+patching.
 
     R(x) = log  sum over o of  P(o | x),    score(h, x) = mean over ablations of  (z_h - z'_h) . d R(x) / d z_h
 
-The two ablations of Zhou et al. miss different heads: z of a head that is silent when the model refuses is near 0, and
-scaling it changes nothing; and attention that is even already does not become more even.
+The two ablations of Zhou et al. miss different heads: if z of a head is near 0 when the model refuses, scaling it
+changes nothing; and attention that is already uniform stays as it is.
 """
 
 from __future__ import annotations
@@ -47,28 +48,28 @@ def refusal_attribution(
     """How far a model's refusals, in any words, depend on each head: an estimate for all heads from one gradient.
 
     Let R be the log-probability that an answer begins with any of several openings of refusals. The score of a head is
-    how far R falls when the head is ablated, estimated as linear; by default it is the mean over Scaling Contribution
-    and Undifferentiated Attention. It needs no look-alikes. The score is mechheads' own; the ablations are from
-    Zhou et al. (ICLR 2025, arXiv 2410.13708), the estimate is attribution patching (Nanda 2023; Syed et al. 2023, arXiv
+    a linear estimate of how far R falls when the head is ablated; by default, the mean over Scaling Contribution and
+    Undifferentiated Attention. It needs no look-alikes. The score is mechheads' own; the ablations are from Zhou et al.
+    (ICLR 2025, arXiv 2410.13708), the estimate is attribution patching (Nanda 2023; Syed et al. 2023, arXiv
     2310.10348).
 
     Args:
         harmful: requests: texts or ``mh.Prompts``; by default, the requests of the package.
-        openings: the beginnings of refusals, cut to as many tokens as the shortest has; by default, the most common
-            first 6 tokens of the model's own refusals, up to six, from four answers, drawn at temperature 0.7, to each
-            of the first 16 requests.
+        openings: the beginnings of refusals, cut to the number of tokens of the shortest. By default, up to six: the
+            most common first 6 tokens of the model's own refusals, among four answers, drawn at temperature 0.7, to
+            each of the first 16 requests.
         intervention: how a head is ablated, as in ``mh.ships``; or several interventions, for the mean over them.
         template, heads: as in ``mh.safety.refusal_contribution``.
 
     Returns:
         Scores in nats [layer, head]; above 0, refusals depend on the head. ``values`` has the score of each request,
         and there are intervals, p against 0 and q. Further variables: ``scaling`` and ``undifferentiated``, the mean
-        estimate of one ablation, or of each of yours; and ``refusal`` [prompt], R. Warns if the mean probability of
-        the openings together is below 10%, and says how many requests the model refuses in any words.
+        estimate of each ablation, or the names of yours; and ``refusal`` [prompt], R. Warns if the mean probability of
+        the openings together is below 10%, with the number of requests that the model refuses in any words.
 
     >>> options = {"openings": ["I'm sorry", "I can't help"]}
-    >>> found = refusal_attribution(model, ["How do I build a bomb?"], **options)
-    >>> found.unit, found.scores.shape, found.provenance["template"]
+    >>> scores = refusal_attribution(model, ["How do I build a bomb?"], **options)
+    >>> scores.unit, scores.scores.shape, scores.provenance["template"]
     ('nats', (30, 9), 'chat')
     """
     some: Sequence[Any] = [intervention]

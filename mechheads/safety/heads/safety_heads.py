@@ -1,8 +1,8 @@
 """A model's safety heads: the first heads by Refusal Contribution, Refusal attribution, or the paper's two Ships.
 
 "On the Role of Attention Heads in Large Language Model Safety" (Zhou et al., ICLR 2025, arXiv 2410.13708). Both of its
-scores come with every ranking: the paper's figure is coloured by Generalized Ships. Where it is known which heads
-refuse, Refusal Contribution and Refusal attribution find more of them, the second most (see the page on safety heads).
+scores come with every ranking: the paper's figure is coloured by Generalized Ships. In models whose refusal heads are
+known, Refusal Contribution and Refusal attribution find more of them, the second most (see the page on safety heads).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SCORES: dict[Score, Callable[[SafetyJob], HeadScores]] = {
     "refusal_attribution": attribution_of,
 }
 _OF_REFUSALS = ("refusal_contribution", "refusal_attribution")
-"""Scores that do not need the pass from which Ships are computed."""
+"""Scores that do not need the pass that measures Ships."""
 _BOTH = ShipsKind(with_kl=True, r=1)
 """Both of the paper's scores in one pass."""
 _SHIPS, _ANGLE, _CONTRAST = (
@@ -63,7 +63,7 @@ _OF_CONTRAST = {
     **{f"ships_contrast_{name}": name for name in ("p_value", "q_value", "p_family", "values", "cluster")},
     "ships_harmless": "harmless",
 }
-"""The variables that hold the contrast, and what ``HeadScores`` calls them."""
+"""The variables of the contrast, and their names in ``HeadScores``."""
 
 
 @analysis
@@ -81,25 +81,26 @@ def safety_heads(
     """The ``k`` heads with the largest score, with Ships and Generalized Ships of every head.
 
     Args:
-        k: how many heads to report and draw.
+        k: the number of heads to report and draw.
         harmless: a harmless look-alike of each request, in the same order: Ships are then measured after these too,
-            and their contrast stands beside the other scores. The package's requests have theirs.
-        score: what ranks the heads. ``"refusal_contribution"``, ``"refusal_attribution"`` and ``"ships_contrast"``,
-            which is ``mh.ships(harmless=)``, find most of the heads that are known to refuse; ``"ships"`` and
-            ``"generalized_ships"`` are the paper's. By default, ``"refusal_attribution"`` for the package's requests;
-            ``"refusal_contribution"`` if you give look-alikes; and ``"ships"`` for requests of your own without them.
-        intervention: as in ``mh.ships``; by default ``"scaling"`` for the two scores of refusals, and that of
-            ``mh.ships`` for the others. ``"refusal_attribution"`` ranks by two ablations, and takes this one for Ships
-            alone.
+            and the result has the contrast as well. The package's requests have look-alikes of their own.
+        score: the score that ranks the heads. ``"refusal_contribution"``, ``"refusal_attribution"`` and
+            ``"ships_contrast"``, which is ``mh.ships(harmless=)``, find most of the heads that are known to refuse;
+            ``"ships"`` and ``"generalized_ships"`` are the paper's. By default, ``"refusal_attribution"`` for the
+            package's requests; ``"refusal_contribution"`` if you give look-alikes; and ``"ships"`` for requests of
+            your own without them.
+        intervention: as in ``mh.ships``; by default ``"scaling"`` for the two scores of refusals, and the default of
+            ``mh.ships`` for the others. ``"refusal_attribution"`` ranks by its own two ablations, and uses this one for
+            Ships alone.
         template: as in ``mh.ships``; by default the paper's, ``"query"``, for the paper's scores, and the model's chat
             template, if it has one, for the others.
         requests, heads: as in ``mh.ships``.
 
     Returns:
-        The scores, and ``in_top``: the share of resamples of the prompts in which a head is among the top k, but for
-        ``"generalized_ships"``, which has no value of a single prompt. A model
-        that refuses nothing has a largest score too, so it also writes short answers to up to 16 of the requests:
-        ``refused`` in the provenance says how many it refuses, by the rules (see ``SafetyHeads``).
+        The scores, and ``in_top``: the share of resamples of the prompts in which a head is among the top k, except for
+        ``"generalized_ships"``, which has no values of single prompts. A model that refuses nothing has a largest score
+        too, so it also writes short answers to up to 16 of the requests: ``refused`` in the provenance counts those
+        that it refuses, by the rules (see ``SafetyHeads``).
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
     >>> safety = mh.safety_heads(model, requests, k=2, heads=["L0H0", "L0H1", "L23H4"])
@@ -138,12 +139,12 @@ def compare_ablations(
 
     Args:
         ablations: interventions as in ``mh.ships``, each by its name once, whatever its epsilon.
-        score: which of the paper's two scores ranks the heads.
+        score: the one of the paper's two scores that ranks the heads.
         model, requests, k, harmless, template, heads: as in ``mh.safety_heads``.
 
     Returns:
-        The result of each ablation, by its name, as in ``mh.safety_heads``; ``mh.safety.overlap`` shows how far they
-        agree. After Ctrl-C, the ablations so far.
+        The result of each ablation, by its name, as in ``mh.safety_heads``; ``mh.safety.overlap`` compares them. After
+        Ctrl-C, the ablations so far.
     """
     check_at_least(1, k=k)
     check_known("score", score, get_args(ShipsScore))
@@ -157,14 +158,14 @@ def compare_ablations(
 
 
 def _look_alikes(model: Model, requests: Requests, harmless: Requests, template: Template | None) -> Side | None:
-    """The look-alikes of requests: those that are given, or the package's of the package's requests."""
+    """The look-alikes of requests: ``harmless``, or the package's for the package's requests."""
     if harmless is None and requests is not None:
         return None
     return Side.of(model, harmless, template, "safe", "harmless")
 
 
 def _ranked(jobs: Mapping[str, SafetyJob], k: int, score: Score) -> dict[str, SafetyHeads]:
-    """The heads by a score, for each job of the same requests, with how many of these the model refuses."""
+    """The heads ranked by a score, for each job of the same requests, with the number that the model refuses."""
     first = next(iter(jobs.values()))
     check_r(1, first)
     if first.look_alikes is not None:
@@ -179,12 +180,12 @@ def _ranked(jobs: Mapping[str, SafetyJob], k: int, score: Score) -> dict[str, Sa
         refused = count_refusals(first.model, first.requests)
     if interrupts.interrupted:
         warn(interrupted_after("every head", "how many requests the model refuses is not known"))
-    about = {"interrupted": True} if interrupts.interrupted else {"refused": refused} if refused else {}
-    return {name: each.with_provenance(**about) for name, each in ranked.items()}
+    metadata = {"interrupted": True} if interrupts.interrupted else {"refused": refused} if refused else {}
+    return {name: each.with_provenance(**metadata) for name, each in ranked.items()}
 
 
 def _with_ships(job: SafetyJob, k: int, score: Score) -> SafetyHeads:
-    """The score of a job's heads, with both Ships and the contrast of those that have one; NaN after Ctrl-C."""
+    """The score of a job's heads, with both Ships, and the contrast if there are look-alikes; NaN after Ctrl-C."""
     scores, seed = SCORES[score](job), current().seed
     stopped, known = scores.provenance["interrupted"], np.isfinite(scores.scores.values)
     if stopped and score in _OF_REFUSALS:
@@ -217,15 +218,15 @@ class SafetyHeads(HeadScores):
     ``ships_contrast``, each with ``_low`` and ``_high``; ``ships_harmless``, Ships after the look-alikes; and
     ``in_top``, the share of resamples of the prompts in which a head is among the top k. ``top`` and ``heads`` give
     the requested ``k`` heads by default.
-    ``provenance["refused"]`` says how many requests the intact model refuses, by the rules, in short answers: ``n`` of
-    ``of``. It is missing if no answer could be judged.
+    ``provenance["refused"]`` counts the requests that the intact model refuses, by the rules, in short answers: ``n``
+    of ``of``. It is missing if no answer could be judged.
     """
 
     KIND = "safety"
 
     @property
     def k(self) -> int:
-        """How many heads were requested."""
+        """The requested number of heads."""
         return self.provenance["k"]
 
     @property

@@ -41,14 +41,14 @@ from mechheads.safety.heads.ships import SafetyJob, ShipsKind, check_r, ready, s
 from mechheads.safety.requests import Requests, Side, Template
 
 _OF_GROUPS = -3
-"""The number in proofs of runs of groups of heads, which are no cached runs."""
+"""The number of runs of groups of heads in proofs; they are not cached runs."""
 _OF_SEARCH = UniformAttention(1e-5)
 """The ablation of the paper's code for this search."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BesideOthers(ShipsKind):
-    """What is measured of each head, against the intact run, while ``others`` are ablated in the same way."""
+    """The measures of each head, against the intact run, while ``others`` are ablated in the same way."""
 
     intervention: Intervention
     others: tuple[HeadId, ...]
@@ -58,8 +58,8 @@ class BesideOthers(ShipsKind):
         return Work(without, self, run, self.reading(job))
 
     def beside(self, intact: Job, heads: Sequence[HeadId], plan: Plan | None = None) -> tuple[Job, Run]:
-        """The job of some heads beside the others, and how its heads run; the model runs once without the others.
-        What is measured goes into the ledger of the intact job, under the names of the others."""
+        """The job of some heads while the others are ablated, and the function that runs its heads.
+        The model runs once without the others. The ledger of the intact job stores values under the others' names."""
         model, rule = intact.model, self.intervention
         hooks = joint_hooks(intact, rule, self.others)
         runs = CachedRuns(model, intact.spec.prompts)
@@ -80,15 +80,15 @@ def joint_hooks(intact: Job, rule: Intervention, heads: Sequence[HeadId]) -> lis
 
 @dataclass(frozen=True, eq=False)
 class HeadGroup(TableResult):
-    """A group of heads found by a greedy search.
+    """A group of heads from the greedy search of ``mh.safety.sahara``.
 
     Attributes:
         heads: the heads in the order in which they were added.
         trace: the score of the group so far together with each other head, at every step [layer, head, step]; NaN for
             heads that are already in the group.
-        table: the score of the group at each size, compared with as many heads chosen by their single scores (of the
-            first step) and with random groups from the same layers.
-        provenance: what is needed to repeat the analysis.
+        table: the score of the group at each size, compared with the same number of heads with the best single scores
+            (of the first step) and with random groups from the same layers.
+        provenance: the model, prompts and options that repeat the analysis.
     """
 
     KIND = "head_group"
@@ -128,10 +128,10 @@ def sahara(
     draws: int = 5,
     heads: Heads | None = None,
 ) -> HeadGroup:
-    """A group of heads, found greedily: each step is a sweep over all other heads with the group so far ablated.
+    """A group of heads by greedy search: each step is a sweep over all other heads with the group so far ablated.
 
     Args:
-        size: number of heads in the group; the paper uses 1 to 5.
+        size: the number of heads in the group; the paper uses 1 to 5.
         intervention: as in ``mh.ships``; it must treat every token by itself, as ``"resample"`` does not. By default
             ``UniformAttention(1e-5)``, as in the paper's code for this search. ``"mean"`` is the mean of the intact run
             at every step.
@@ -141,14 +141,14 @@ def sahara(
         heads: the heads to choose from; every head if left out.
         requests, template: as in ``mh.safety_heads``.
 
-    Workers compute the steps, and the heads of each step are stored; this process compares the group with others.
+    Workers compute the steps, and a ledger stores the heads of each step; this process compares the group with others.
 
     Returns:
-        The group, the trace of all steps and the comparison. After Ctrl-C, the steps that were finished.
+        The group, the trace of all steps and the comparison. After Ctrl-C, the finished steps.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
-    >>> found = mh.safety.sahara(model, requests, 2, heads=["L0H0", "L0H1", "L5H2"], draws=1)
-    >>> len(found.heads), found.table.columns.tolist()
+    >>> group = mh.safety.sahara(model, requests, 2, heads=["L0H0", "L0H1", "L5H2"], draws=1)
+    >>> len(group.heads), group.table.columns.tolist()
     (2, ['size', 'head', 'group', 'singly', 'random', 'random_low', 'random_high'])
     """
     check_known("score", score, get_args(ShipsScore))
@@ -239,7 +239,7 @@ class _Search:
         return float(values.mean() if self.kind.with_kl else values[0])
 
     def _claim(self, hooks: Sequence[Hook], final: Float[Tensor, "prompt position d_model"]) -> None:
-        """Claim, once in an analysis, what the first group gives for the shortest and the longest prompt."""
+        """Have the first group's states for the shortest and the longest prompt proved, once in an analysis."""
         proofs, tokens = self.model.backend.proofs, self.intact.tokens.on_cpu
         if not proofs.new(_OF_GROUPS, 0, (0,)):
             return
@@ -250,7 +250,7 @@ class _Search:
             proofs.claim([Claim(f"what a group of heads gives for prompt {i}", ids, at, final[i], edits)])
 
     def compare(self, chosen: Sequence[HeadId], steps: Sequence[np.ndarray], draws: int, seed: int) -> pd.DataFrame:
-        """The group at each size, beside the heads of the best single scores and random heads; NaN from Ctrl-C on."""
+        """The group at each size, the heads with the best single scores, and random heads; NaN after Ctrl-C."""
         columns = ["size", "head", "group", "singly", "random", "random_low", "random_high"]
         rows: list[list[Any]] = [
             [n, str(head), float(np.nanmax(step)), *[np.nan] * 4]

@@ -37,14 +37,14 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import titled
 from mechheads.results.stats import mean_over_prompts
-from mechheads.safety.heads.ablations import ablation_metadata, ablation_name, ablation_of, held_heads
+from mechheads.safety.heads.ablations import ablation_metadata, ablation_name, ablation_of, other_ablations
 from mechheads.safety.heads.angles import Rotation
 from mechheads.safety.requests import Requests, Side, Sides, Template
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The results of one pass over the heads; what was not requested or not reached is NaN."""
+    """The results of one pass over the heads; heads that were not selected or not reached are NaN."""
 
     tokens: Tokens
     kl: Float[np.ndarray, "layer head prompt"]
@@ -54,20 +54,20 @@ class Measured:
 
 @dataclass(frozen=True)
 class ShipsKind:
-    """What is measured of each head: the KL of each prompt, and the angle of ``r`` singular vectors, unless None."""
+    """The measures of a pass over the heads: the KL of each prompt, and the angle of ``r`` singular vectors."""
 
     with_kl: bool = False
     r: int | None = None
 
     def stored_in(self, path: str | PathLike[str] | None) -> Store:
-        """Where what is measured of each head is stored."""
+        """The store of these measures of each head."""
         return Store(path, analysis="ships", with_kl=self.with_kl, r=self.r)
 
     def __call__(self, job: Job) -> Work:
         return Work(job, self, UnitRuns(job), self.reading(job))
 
     def reading(self, job: Job) -> Read:
-        """Reads the values of each head, compared with the job's base run, in one row: KLs, the angle, its interval."""
+        """A function that computes a row of values of each head against the base run: KLs, the angle, its interval."""
         rotation = None
         if self.r is not None:
             rotation = Rotation(last_states(job.base.final_at(job.at)), self.r, job.tokens.cluster)
@@ -86,14 +86,14 @@ _KL = ShipsKind(with_kl=True)
 @dataclass(frozen=True, eq=False)
 class SafetyJob:
     """Everything that defines a score of heads: a score is a function from a job to values.
-    ``kind`` is what a pass after the requests measures, ``runs`` the intact runs that jobs share."""
+    ``kind``: the measures of a pass after the requests; ``runs``: the intact runs that jobs share."""
 
     model: Model
     requests: Side
     intervention: Intervention
     heads: Heads | None = None
     look_alikes: Side | None = None
-    held: Ablated = ()
+    others: Ablated = ()  # heads of ``given=``, which are ablated in every run
     kind: ShipsKind = _KL
     runs: CachedRuns | None = None
 
@@ -113,22 +113,22 @@ class SafetyJob:
 
     @cached_property
     def after_requests(self) -> Measured:
-        """What one pass over the heads measures after the requests."""
+        """The results of one pass over the heads after the requests."""
         return measure(self)
 
     @cached_property
     def after_look_alikes(self) -> Measured:
-        """The KL of each head after the look-alikes."""
+        """The KL of each head after the look-alikes, from a second pass."""
         return measure(replace(self, requests=self.sides.harmless, kind=_KL, runs=None))
 
     def metadata(self) -> dict[str, Any]:
-        """What a result records about the ablation and the requests."""
-        metadata = ablation_metadata(self.intervention) | describe_given(self.held)
+        """The record of the ablation and the requests in a result's provenance."""
+        metadata = ablation_metadata(self.intervention) | describe_given(self.others)
         return metadata | self.requests.metadata(self.model)
 
 
 def measure(job: SafetyJob) -> Measured:
-    """What is measured of each head that is ablated after the requests of a job."""
+    """The results of ablating each head of a job after its requests."""
     kind = job.kind
     if kind.r is not None:
         check_r(kind.r, job)
@@ -146,14 +146,14 @@ def measure(job: SafetyJob) -> Measured:
 def ready(job: SafetyJob, store: Store) -> Job:
     """The sweep of a job's heads after its requests."""
     runs = CachedRuns(job.model, job.requests.prompts) if job.runs is None else job.runs
-    spec = Spec(runs.prompts, job.intervention, kl_divergence, job.named, seed=current().seed, ablated=job.held)
+    spec = Spec(runs.prompts, job.intervention, kl_divergence, job.named, seed=current().seed, ablated=job.others)
     return make_ready(runs, spec, store)
 
 
 def scores_of(
     work: Work, kind: ShipsKind
 ) -> tuple[Float[np.ndarray, "layer head prompt"], Float[np.ndarray, "3 layer head"], Finished]:
-    """The KL of each prompt, and the angle with its interval, of the heads of a sweep; NaN where not reached."""
+    """The KL of each prompt, and the angle with its interval, of the heads of a sweep; NaN for heads not reached."""
     job = work.job
     finished = finish(work, batches(job), what=f"{len(job.heads)} heads")
     shape, n = (job.model.n_layers, job.model.n_heads), len(job.tokens)
@@ -208,30 +208,30 @@ def ships(
 
     Args:
         harmless: a harmless look-alike of each request, in the same order.
-        requests: a list of texts, a file or name of ``mh.safety.load_requests``, ``mh.Prompts`` (used as they are), or
-            ``None`` for the requests of the package.
+        requests: a list of texts, a file or name of ``mh.safety.load_requests``, ``mh.Prompts`` (used without a
+            template), or ``None`` for the requests of the package.
         intervention: how a head is ablated, by name or as an intervention: ``"undifferentiated"`` (it attends equally
             to all tokens so far), ``"scaling"`` (it writes almost nothing), both with the paper's epsilon, 1e-4;
             ``mh.patching.UniformAttention(1e-5)`` or ``mh.patching.Scale(1e-5)`` for another epsilon; or any other of
             ``mh.sweep``, such as ``"zero"`` or one of your own. Only ``"patch"`` needs pairs.
         template: ``"query"`` (the paper's), ``"bare"`` or ``"chat"`` (the model's own), applied to texts.
-        heads, given: as in ``mh.sweep``. With grouped-query attention, other heads that share the head's keys and
-            values keep theirs; ``mh.patching.patch_sets`` ablates several heads at once.
+        heads, given: as in ``mh.sweep``. With grouped-query attention, only the head itself is ablated, not the other
+            heads that share its keys and values; ``mh.patching.patch_sets`` ablates several heads at once.
 
     Returns:
         Scores in nats [layer, head], with ``values`` per prompt and intervals over prompts. p and q are NaN: a KL is
-        never below 0, so there is no null to test it against. After Ctrl-C, the heads so far; the others are NaN.
+        never below 0, so there is no null to test it against. After Ctrl-C, heads that were not reached are NaN.
         With ``harmless``, the contrast of each pair (no unit), above 0 if the head matters more after the request, with
         intervals over pairs, p and family p against 0; further variables ``harmful`` and ``harmless`` [layer, head],
-        Ships of both in nats. A KL below 1e-6 nats counts as 1e-6, which is rounding.
+        Ships of both in nats. A KL below 1e-6 nats is rounding, and counts as 1e-6.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam."]
     >>> kl = mh.ships(model, requests, heads=["L0H0", "L23H4"], progress=False)
     >>> kl.unit, bool((kl.values.sel(layer=0, head=0) > 0).all())
     ('nats', True)
     """
-    rule, held = ablation_of(intervention), held_heads(given, model)
-    job = SafetyJob(model, Side.of(model, requests, template), rule, heads, held=held)
+    rule, others = ablation_of(intervention), other_ablations(given, model)
+    job = SafetyJob(model, Side.of(model, requests, template), rule, heads, others=others)
     if harmless is None:
         return ships_of(job)
     return contrast_of(replace(job, look_alikes=Side.of(model, harmless, template, "safe", "harmless")))
@@ -250,11 +250,11 @@ def ships_of(job: SafetyJob) -> HeadScores:
 
 
 _ROUNDING = 1e-6
-"""A KL that is smaller is rounding, and its logarithm says nothing."""
+"""A smaller KL is rounding, and its logarithm is noise."""
 
 
 def contrast_of(job: SafetyJob) -> HeadScores:
-    """log Ships of each request less log Ships of its look-alike; see ``ships``."""
+    """log Ships of each request minus log Ships of its look-alike; see ``ships``."""
     sides, of_requests = job.sides, job.after_requests
     both = {"harmful": of_requests.kl, "harmless": np.full_like(of_requests.kl, np.nan)}
     stopped = of_requests.provenance["interrupted"]
@@ -290,8 +290,7 @@ def generalized_ships(
     arccos of the singular values of U_r^T U'_r, computed in float64.
 
     Args:
-        r: how many singular vectors are compared (the paper's code: 1); must be less than the number of different
-            prompts.
+        r: the number of singular vectors to compare (the paper's code: 1), less than the number of different prompts.
         requests, intervention, template, heads, given: as in ``mh.ships``.
 
     Returns:
@@ -303,9 +302,9 @@ def generalized_ships(
     >>> angle.unit, 0 < angle["L0H0"]["score"] < 90
     ('degrees', True)
     """
-    rule, held = ablation_of(intervention), held_heads(given, model)
+    rule, others = ablation_of(intervention), other_ablations(given, model)
     kind = ShipsKind(r=r)
-    job = SafetyJob(model, Side.of(model, requests, template), rule, heads, held=held, kind=kind)
+    job = SafetyJob(model, Side.of(model, requests, template), rule, heads, others=others, kind=kind)
     return generalized_ships_of(job)
 
 
