@@ -1,4 +1,4 @@
-"""Gating: gates on heads fitted to a task, roles of heads from the gates, and curves that test the roles."""
+"""Gating: gates on heads that are fitted to a task, roles of heads from the gates, and curves that test the roles."""
 
 from mechheads.gating.fit import contrast_gates, fit_gates
 from mechheads.gating.fitted import FitSettings, Gates

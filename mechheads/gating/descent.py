@@ -3,8 +3,8 @@
     minimise  loss(g)  -  strength * R(clip(logit)),    g = sigmoid(logit)
 
 for each set separately. A positive strength pulls gates open, a negative strength pulls them shut. R is the mean or the
-sum over heads; a logit beyond the clip is no longer pulled. Sets share nothing but the mini-batches: the gradient is
-clipped for each set, and Adam works element by element.
+sum over heads; a logit beyond the clip is no longer pulled. Sets share only the mini-batches: the gradient is clipped
+for each set, and Adam works element by element.
 
 A step makes a new ``State`` from the old one, so an interruption between any two lines leaves a complete state.
 """
@@ -50,7 +50,7 @@ class State:
     done: int  # updates
     stopped: Int[Tensor, " set"]  # the updates after which each set was done; 0 if it is still running
     loss: Float[Tensor, "set update"]  # without the regulariser; NaN for updates that were not made
-    objective: Float[Tensor, "set update"]  # with it
+    objective: Float[Tensor, "set update"]  # the loss with the regulariser
 
     @classmethod
     def begin(cls, logits: Float[Tensor, "set layer head"], updates: int) -> State:
@@ -61,7 +61,7 @@ class State:
         return cls(logits, zeros, zeros, 0, stopped, curve, curve)
 
     def to(self, device: torch.device) -> State:
-        """The state with the tensors that the steps use on a device."""
+        """The state with the tensors of the steps on a device."""
         return replace(self, **{name: getattr(self, name).to(device) for name in ("logits", "first", "second")})
 
     def some(self, sets: Sequence[int]) -> State:
@@ -69,7 +69,7 @@ class State:
         return replace(self, **{name: value[list(sets)] for name, value in self._of_sets().items()})
 
     def put(self, sets: Sequence[int], state: State) -> State:
-        """The state with some sets' states in their place; if all sets are done, so are all updates."""
+        """The state with the states of some sets replaced; if all sets are done, so are all updates."""
         new = {name: value.clone() for name, value in self._of_sets().items()}
         for name, value in state._of_sets().items():
             new[name][list(sets)] = value
@@ -86,13 +86,13 @@ class State:
 
     @property
     def updates(self) -> Int[Tensor, " set"]:
-        """The number of updates made of each set."""
+        """The number of updates of each set so far."""
         return torch.where(self.running, self.done, self.stopped)
 
 
 @dataclass(frozen=True, eq=False)
 class Descent:
-    """What is minimised, and how. Neighbouring items are run together, so order them by length."""
+    """An objective and the settings of its descent. Neighbouring items run together, so order them by length."""
 
     objective: Objective
     n_items: int
@@ -107,15 +107,15 @@ class Descent:
 
 
 class NotFinite(Exception):
-    """The loss of a set, or its gradient, is no finite number at this update."""
+    """The loss of a set, or its gradient, is not finite at this update."""
 
     def __init__(self, which: int, update: int) -> None:
         super().__init__(which, update)
         self.set, self.update = which, update
 
 
-def descend(descent: Descent, state: State, *, seen: Callable[[State], None], name: str) -> State:
-    """The state after every set has made its updates or reached a plateau; ``seen`` gets it after every update."""
+def descend(descent: Descent, state: State, *, see: Callable[[State], None], name: str) -> State:
+    """The state after every set has made its updates or reached a plateau; ``see`` gets the state of every update."""
     window = descent.per_round * math.ceil(_WINDOW / descent.per_round)
     most = torch.tensor([each.updates for each in descent.schedules])
     tolerance = descent.rules.fit.tolerance
@@ -128,7 +128,7 @@ def descend(descent: Descent, state: State, *, seen: Callable[[State], None], na
                 ended |= _on_plateau(state.objective[:, : state.done], window, tolerance)
             stopped = torch.where(state.running & ended, state.done, state.stopped)
             state = replace(state, stopped=stopped)
-            seen(state)
+            see(state)
             bar.update()
             bar.set_postfix_str(f"loss {float(state.loss[:, state.done - 1].nanmean()):.3f}", refresh=False)
     return state
@@ -204,7 +204,7 @@ def _rate(schedule: Schedule, done: int) -> float:
 
 
 def _on_plateau(objective: Float[Tensor, "set update"], window: int, tolerance: float) -> Bool[Tensor, " set"]:
-    """Which sets are on a plateau: neither of the last two means is below all earlier means by ``tolerance``."""
+    """A mask of the sets on a plateau: neither of the last two means is below all earlier means by ``tolerance``."""
     if objective.shape[1] < 3 * window:
         return torch.zeros(len(objective), dtype=torch.bool)
     means = objective.unflatten(1, (-1, window)).mean(-1)

@@ -1,9 +1,9 @@
-"""Causal head gating: a gate for every head, from three fits, or from one to two variants of a task.
+"""Causal head gating: a gate for every head, from three fits to a task, or from one fit to two variants of a task.
 
 | symbol | argument, setting (``FitSettings``) or result |
 |---|---|
 | g = sigmoid(logit), multiplied into z of a head at all positions | ``gates[fit]`` |
-| lambda | ``regularisation``: 0 in the first fit, then + (keep, G+) and - (drop, G-), both starting from the first |
+| lambda | ``regularisation``: 0 in the first fit, then + (keep, G+) and - (drop, G-), both from the end of the first |
 | log p(target) | ``reduce`` over the target's tokens, then the mean over the items of a mini-batch |
 | the regulariser, of logits clipped to +-4 | ``regulariser`` over heads, ``clip_logits`` |
 
@@ -62,7 +62,7 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A model, and what is fitted to it. Neighbouring items are run together, so order them by length."""
+    """A model, and the loss and stages of a fit. Neighbouring items run together, so order them by length."""
 
     model: Model
     loss: Loss
@@ -75,7 +75,7 @@ class Fit:
 
 @dataclass(frozen=True, eq=False)
 class TargetLoss:
-    """How unlikely the targets of some items are."""
+    """The loss of a task: minus the log-probability of the targets of some items."""
 
     tokens: TaskTokens
     reduce: Reduce
@@ -96,20 +96,20 @@ def fit_gates(
     batch: Positive = 64,
     fit: FitSettings = USUAL,
 ) -> Gates:
-    """A gate for every head, fitted so that a task's targets become likely: freely, pulled open, and pulled shut.
+    """A gate for every head, fitted to make a task's targets likely: freely, pulled open, and pulled shut.
 
     The fit "none" starts from gates drawn uniformly from 0 to 1 and maximises only the log-probability of the targets.
     Two fits continue from there. "keep" pulls gates open, so that it shuts only heads that hurt. "drop" pulls gates
     shut, so that only heads that help stay open. All seeds run at once, and so do "keep" and "drop". The model's
-    weights are not changed. With ``mh.settings(store=)``, the file keeps how far the fits are: after an interrupt or a
-    kill, the same call continues, with exactly the same result.
+    weights are not changed. With ``mh.settings(store=)``, the file stores the state of the fits: after an interrupt or
+    a kill, the same call continues, with exactly the same result.
 
     Args:
         task: prompts and targets; rejected items are left out (see ``Task.tokens``).
         seeds: the number of fits from different starts, or the seeds of the starts.
         updates: the largest number of updates of each fit; one number, or one for each of the three fits.
-        batch: number of items in an update; each pass goes through all items in a new random order.
-        fit: learning rates, the pull, clipping and when a fit ends early.
+        batch: the number of items in an update; each pass goes through all items in a new random order.
+        fit: learning rates, the pull, clipping and the end of fits.
 
     Returns:
         Gates of the fits "none", "keep" and "drop" for every seed, with loss curves. After Ctrl-C, the gates so far;
@@ -123,13 +123,13 @@ def fit_gates(
     >>> gates.losses[["fit", "seed", "update"]].values.tolist()
     [['none', 0, 1], ['none', 1, 1], ['keep', 0, 1], ['keep', 1, 1], ['drop', 0, 1], ['drop', 1, 1]]
     """
-    rules, made = Rules(check_seeds(seeds), batch, fit), check_updates(updates)
+    rules, n_updates = Rules(check_seeds(seeds), batch, fit), check_updates(updates)
     Within(above=0).check("regularisation", fit.regularisation)
     check_progress()
-    settings = rules.metadata(made, unused="clip_difference")
+    settings = rules.metadata(n_updates, unused="clip_difference")
     rates = settings["lr"], settings["lr_regularised"], settings["lr_regularised"]
     strengths = 0.0, fit.regularisation, -fit.regularisation
-    none, keep, drop = (Schedule(*each) for each in zip(strengths, made, rates, strict=True))
+    none, keep, drop = (Schedule(*each) for each in zip(strengths, n_updates, rates, strict=True))
     tokens = usable_items(model, task)
     rows = rows_at_once(model, tokens)
     by_length = tokens.items(torch.argsort(tokens.lengths, stable=True))
@@ -153,7 +153,7 @@ def fit_gates(
 
 @dataclass(frozen=True, eq=False)
 class _Difference:
-    """By how much the targets of one variant are less likely than of the other, pair by pair."""
+    """The loss of two variants: minus the difference of their targets' log-probabilities, clipped, pair by pair."""
 
     retained: TaskTokens
     forgotten: TaskTokens
@@ -161,11 +161,11 @@ class _Difference:
     most: float
 
     def __call__(self, model: Model, gates: Tensor, items: Tensor, recompute: bool) -> Tensor:
-        kept, lost = (
+        retained, forgotten = (
             log_probs(model, side.items(items).to(model.device), gates, reduce=self.reduce, recompute=recompute)
             for side in (self.retained, self.forgotten)
         )
-        return -(kept - lost).clamp(max=self.most)
+        return -(retained - forgotten).clamp(max=self.most)
 
 
 @analysis
@@ -183,7 +183,7 @@ def contrast_gates(
     """Gates under which a model still does one variant of a task but not the other.
 
     Args:
-        retain, forget: the two variants of the task; item i of both is the same question in two forms.
+        retain, forget: the two variants of the task; item i of each is the same question in another form.
         seeds, updates, batch, fit: as in ``fit_gates``. A negative ``fit.regularisation`` pulls gates shut.
 
     Returns:
@@ -195,8 +195,8 @@ def contrast_gates(
 
         min(log p(y_R | x_R) - log p(y_F | x_F), 5)  +  lambda R(clip(logit))
 
-    for each pair. A gate that is shut at the end is shut because its head serves F and not R. The paper's text has
-    lambda above 0, its appendix -0.1, its code 0.1, which is the default here.
+    for each pair. A gate that is shut at the end belongs to a head that helps F and not R. The paper's text has lambda
+    above 0, its appendix -0.1, its code 0.1, which is the default here.
 
     >>> capitals = mh.Task(["The capital of France is"], [" Paris"])
     >>> spanish = mh.Task(["La capital de Francia es"], [" Par"])
@@ -208,15 +208,15 @@ def contrast_gates(
         raise ValueError(
             f"retain has {len(retain)} items, forget has {len(forget)}; item i of both must be variants of one question"
         )
-    rules, made = Rules(check_seeds(seeds), batch, fit), check_updates(updates, 1)
+    rules, n_updates = Rules(check_seeds(seeds), batch, fit), check_updates(updates, 1)
     check_progress()
-    settings = rules.metadata(made, unused="lr_regularised")
+    settings = rules.metadata(n_updates, unused="lr_regularised")
     retained, forgotten = _pair_up(usable_items(model, retain), usable_items(model, forget))
     rows = rows_at_once(model, max((retained, forgotten), key=lambda side: side.ids.shape[1]))
     rows = replace(rows, rows=max(1, rows.rows // 2))  # each pair takes a row of each variant
     name = f"{retain.name} without {forget.name}"
     items = f"{retained.fingerprint()} {forgotten.fingerprint()}"
-    stage = Stage(("contrast",), (Schedule(fit.regularisation, made[0], settings["lr"]),))
+    stage = Stage(("contrast",), (Schedule(fit.regularisation, n_updates[0], settings["lr"]),))
     metadata = make_provenance(model, settings, task=name, items=items, n_items=len(retained))
     loss = _Difference(retained, forgotten, fit.reduce, fit.clip_difference)
     whole = Fit(model, loss, len(retained), [stage], rules, name, metadata)
@@ -226,17 +226,17 @@ def contrast_gates(
 
 def _pair_up(retain: TaskTokens, forget: TaskTokens) -> tuple[TaskTokens, TaskTokens]:
     """The items that can be used in both variants, in order of length."""
-    both = sorted(set(retain.kept) & set(forget.kept))
+    both = sorted(set(retain.indices) & set(forget.indices))
     if not both:
         index, why = next(iter({**retain.rejected, **forget.rejected}.items()))
         raise ValueError(f"retain and forget: no item can be used in both variants; item {index}: {why}")
-    sides = [side.items(torch.tensor([side.kept.index(item) for item in both])) for side in (retain, forget)]
+    sides = [side.items(torch.tensor([side.indices.index(item) for item in both])) for side in (retain, forget)]
     order = torch.argsort(sides[0].lengths + sides[1].lengths, stable=True)
     return sides[0].items(order), sides[1].items(order)
 
 
 def run_stages(fit: Fit, rows: Rows, ledger: Ledger | None) -> Gates:
-    """The gates after all stages, each from the end of the one before; a ledger keeps ``rows``, for equal bits."""
+    """The gates after all stages, each from the end of the one before; a ledger stores ``rows``, for equal bits."""
     model, seeds, stage = fit.model, fit.rules.seeds, fit.stages[0]
     states: dict[str, State] = {}
     if ledger is not None:
@@ -251,13 +251,13 @@ def run_stages(fit: Fit, rows: Rows, ledger: Ledger | None) -> Gates:
         logits = start_logits(seeds, model.n_layers, model.n_heads).to(model.device)
         for stage in fit.stages:
             begin = State.begin(logits.repeat(len(stage.fits), 1, 1), stage.most)
-            states[stage.name] = found = progress.state(stage.name, begin)
+            states[stage.name] = state = progress.state(stage.name, begin)
             if (workers := current().limits.workers) is not None:
-                stop_if(_descend_by_workers(workers, fit, stage, rows, found, see))
+                stop_if(_descend_by_workers(workers, fit, stage, rows, state, see))
             else:
                 schedules = [each for each in stage.schedules for _ in seeds]
                 descent = Descent(partial(fit.loss, model), fit.n_items, schedules, fit.rules, rows)
-                descend(descent, found, seen=see, name=f"fit {stage.name}")
+                descend(descent, state, see=see, name=f"fit {stage.name}")
             progress.write()
             logits = states[stage.name].logits
 
@@ -286,7 +286,7 @@ def run_stages(fit: Fit, rows: Rows, ledger: Ledger | None) -> Gates:
 
 @dataclass(frozen=True, eq=False)
 class _SeedState:
-    """Where the fits of one seed go on: its sets among all seeds' sets, and their state on the CPU."""
+    """The state of one seed's fits, on the CPU, and their indices among the sets of all seeds."""
 
     name: str
     sets: tuple[int, ...]
@@ -297,7 +297,7 @@ class _SeedState:
 
 
 def _descend_by_workers(
-    workers: Workers, fit: Fit, stage: Stage, rows: Rows, state: State, seen: Callable[[State], None]
+    workers: Workers, fit: Fit, stage: Stage, rows: Rows, state: State, see: Callable[[State], None]
 ) -> bool:
     """Fit all seeds of a stage that are not done, each by a worker; True if Ctrl-C stopped it after those in flight."""
     model, seeds, units = fit.model, fit.rules.seeds, []
@@ -311,7 +311,7 @@ def _descend_by_workers(
         def take(index: int, end: State) -> None:
             nonlocal state
             state = state.put(units[index].sets, end.to(model.device))
-            seen(state)
+            see(state)
             bar.update()
 
         return each_by_workers(workers, setup_of_each(model, fit_seed), units, take)
@@ -320,9 +320,9 @@ def _descend_by_workers(
 def _fit_seed(
     loss: Loss, n_items: int, schedules: list[Schedule], rules: Rules, rows: Rows, model: Model, unit: _SeedState
 ) -> State:
-    """The state of a seed at the end, on the CPU; ``NotFinite`` names the set among all seeds' sets."""
+    """The final state of a seed's fits, on the CPU; ``NotFinite`` has the index among the sets of all seeds."""
     descent = Descent(partial(loss, model), n_items, schedules, rules, rows)
-    run = partial(descend, descent, unit.begin.to(model.device), seen=lambda state: None, name="")
+    run = partial(descend, descent, unit.begin.to(model.device), see=lambda state: None, name="")
     try:
         return model.backend.with_frozen_weights(run).to(_CPU)
     except NotFinite as error:
@@ -330,7 +330,7 @@ def _fit_seed(
 
 
 def _reached(state: State | None, stage: Stage, fit: Fit) -> str:
-    """How far a stage has come."""
+    """The progress of a stage, as text for a warning."""
     if current().limits.workers is None:
         return f"{0 if state is None else state.done} updates of the fit {stage.name}"
     seeds = len(fit.rules.seeds)
@@ -339,13 +339,13 @@ def _reached(state: State | None, stage: Stage, fit: Fit) -> str:
 
 
 def start_logits(seeds: Sequence[int], n_layers: int, n_heads: int) -> Float[Tensor, "seed layer head"]:
-    """Logits of gates drawn uniformly from 0 to 1, from a separate generator for each seed."""
+    """The logits of gates drawn uniformly from 0 to 1, with a separate generator for each seed."""
     drawn = np.stack([np.random.default_rng(seed).random((n_layers, n_heads)) for seed in seeds])
     return torch.tensor(logit(drawn.clip(1e-6, 1 - 1e-6)), dtype=torch.float32)
 
 
 def _gather(fit: Fit, states: Mapping[str, State], *, interrupted: bool) -> Gates:
-    """The result so far."""
+    """The gates so far."""
     model, seeds = fit.model, fit.rules.seeds
     gates, losses = [], []
     for stage in fit.stages:

@@ -1,4 +1,4 @@
-"""``Gates``: the result of a fit, a gate for every head and seed of each fit, with loss curves."""
+"""``Gates``, a gate for every head and seed of each fit with loss curves, and the settings of fits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ClipSide = Literal["pulled", "both"]
 
 
 def check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
-    """The seeds, each given once."""
+    """The seeds, checked to be different."""
     number = isinstance(seeds, Integral)
     listed: list[Any] = list(range(int(seeds))) if number else list(seeds) if isinstance(seeds, Iterable) else []
     if not listed or len(set(listed)) < len(listed) or not all(isinstance(s, Integral) and int(s) >= 0 for s in listed):
@@ -32,7 +32,7 @@ def check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def check_updates(updates: int | Sequence[int], n: int = 3) -> list[int]:
-    """The number of updates of each fit."""
+    """The number of updates of each of ``n`` fits."""
     each: list[Any] = list(updates) if isinstance(updates, Iterable) else [updates] * n
     if len(each) != n or not all(isinstance(count, Integral) and int(count) >= 1 for count in each):
         many = f", or one for each of the {n} fits" if n > 1 else ""
@@ -59,22 +59,22 @@ class FitSettings:
 
     Attributes:
         lr: the learning rate of the first fit: one number, or (start, end), linear in between.
-        lr_regularised: for the two fits that pull; ``contrast_gates`` has one fit, with ``lr``.
+        lr_regularised: the learning rate of the fits "keep" and "drop"; ``contrast_gates`` has one fit, with ``lr``.
         regularisation: the paper's lambda, the strength of the pull. ``fit_gates`` pulls gates open and shut with it;
             ``contrast_gates`` pulls them open, or shut if it is negative.
         regulariser: whether the pull acts on the ``"mean"`` or the ``"sum"`` of the logits over heads.
         reduce: whether the log-probability of a target is the ``"mean"`` or the ``"sum"`` over its tokens.
         clip_logits: a logit is pulled only until it reaches + or - this value.
-        clip_side: with ``"pulled"``, logits beyond the value are left alone only on the side to which they are pulled.
+        clip_side: with ``"pulled"``, logits beyond the value are not pulled only on the side to which they are pulled.
             With ``"both"``, logits beyond it on the other side are not pulled either, and a gate that starts there (1
-            in 28) or drifts there hardly ever comes back.
+            in 28) or drifts there rarely comes back.
         clip_gradient: the norm to which a seed's gradient is clipped; None for no clipping.
         clip_difference: the largest difference between the two log-probabilities of a pair that counts in
             ``contrast_gates``, in nats.
-        tolerance: a fit of a seed ends early on a plateau. Its objective is averaged over every 50 updates (or a little
-            more); if neither of the last two averages is better than all before by this many nats, the fit ends. None
-            to make all updates.
-        order_seed: for the order of the items.
+        tolerance: the fit of a seed ends early on a plateau. Its objective is averaged over every 50 updates (or a few
+            more, to make whole passes); if neither of the last two averages is better than all earlier ones by this
+            many nats, the fit ends. None to make all updates.
+        order_seed: the seed of the order of items.
     """
 
     lr: Rate = (0.1, 0.01)
@@ -102,14 +102,14 @@ USUAL = FitSettings()
 
 @dataclass(frozen=True)
 class Rules:
-    """What all sets of gates of a fit share."""
+    """The settings that all sets of gates of a fit share."""
 
     seeds: tuple[int, ...]
     batch: int
     fit: FitSettings = USUAL
 
     def metadata(self, updates: list[int], *, unused: str) -> dict[str, Any]:
-        """All settings, for provenance and the key of a store, but the one that this kind of fit does not use."""
+        """All settings, for provenance and the key of a store, without ``unused``, which this kind of fit ignores."""
         fit = self.fit
         rates = {name: check_rate(getattr(fit, name), name) for name in ("lr", "lr_regularised")}
         settings = {"seeds": self.seeds, "batch": self.batch, "updates": updates} | asdict(fit) | rates
@@ -128,11 +128,11 @@ class Gates(TableResult):
     Attributes:
         name: the name of the task.
         fits: "none", "keep" (G+) and "drop" (G-), or "contrast".
-        seeds: of the starts.
-        values: the gates, from 0 to 1; NaN for a fit that has not begun. ``gates["keep"]`` is one fit's.
+        seeds: the seeds of the starting gates.
+        values: the gates, from 0 to 1; NaN for a fit that has not begun. ``gates["keep"]`` has the gates of one fit.
         losses: one row per fit, seed and update (counted from 1): ``loss`` and ``objective``, without and with the
             regulariser, in nats.
-        provenance: what is needed to repeat the fits.
+        provenance: the model, task and settings that repeat the fits.
     """
 
     KIND = "gates"
@@ -160,18 +160,17 @@ class Gates(TableResult):
     def stuck(self) -> dict[str, tuple[int, ...]]:
         """For each fit, the seeds that ended with a loss a nat or more above the median seed.
 
-        Such a seed has usually reached gates at which the gradient is nearly zero, and says little about heads. The
-        loss at the end is the mean over the last tenth of the updates. With fewer than three seeds, no seed counts as
-        stuck.
+        The gates of such a seed say little about heads: usually, their gradient is nearly zero. The loss at the end is
+        the mean over the last tenth of the updates. With fewer than three seeds, no seed counts as stuck.
         """
-        found = {}
+        stuck = {}
         for fit in self.fits:
             rows = self.losses[self.losses["fit"] == fit]
-            made = [np.asarray(rows["loss"][rows["seed"] == seed]) for seed in self.seeds]
-            ends = np.array([curve[-max(1, len(curve) // 10) :].mean() if len(curve) else np.nan for curve in made])
+            curves = [np.asarray(rows["loss"][rows["seed"] == seed]) for seed in self.seeds]
+            ends = np.array([curve[-max(1, len(curve) // 10) :].mean() if len(curve) else np.nan for curve in curves])
             far = ends > np.median(ends) + _FAR if len(ends) > 2 else np.zeros(len(ends), bool)
-            found[fit] = tuple(seed for seed, is_far in zip(self.seeds, far, strict=True) if is_far)
-        return found
+            stuck[fit] = tuple(seed for seed, is_far in zip(self.seeds, far, strict=True) if is_far)
+        return stuck
 
     def scores(self, fit: str) -> HeadScores:
         """The gates of one fit as head scores: means over seeds, with intervals between 0 and 1."""

@@ -2,10 +2,10 @@
 
     z_h <- g_h z_h,   g_h in [0, 1]
 
-Many sets of gates run through the model at once, with a row for each set and item, or one for each set if its items
-begin alike (``shared_row``). At most positions the last block computes only keys and values. Only the positions whose
-next token belongs to a target are computed in full and unembedded. The weights need no gradients, so the backward pass
-costs no more than the forward pass.
+Many sets of gates run through the model at once, with a row for each set and item, or one for each set if items share
+their first tokens (``shared_row``). At most positions, the last block computes only keys and values. Only the positions
+whose next token belongs to a target are computed in full and unembedded. The weights need no gradients, so the backward
+pass costs no more than the forward pass.
 """
 
 from __future__ import annotations
@@ -45,36 +45,36 @@ from mechheads.prompts.tokens import Unpadded
 from mechheads.runs.head_cache import KEY_SITES, token_bytes
 
 _OF_GATES = -1
-"""The number in proofs of runs under gates, which are no cached runs."""
+"""The number of runs under gates in proofs; they are not cached runs."""
 Changes = Sequence[tuple[HeadChange, Bool[Tensor, " set"]]]
-"""Changes of heads, each with the sets of gates under which it is made."""
+"""Changes of heads, each with a mask of the sets of gates that it applies to."""
 
 _LONGEST = 128
-"""Tokens in a row: with more, masked products of attention cost more than shared tokens save."""
+"""The largest number of tokens in a shared row: beyond it, masked attention costs more than sharing saves."""
 _SAMPLE = 16
 _MUCH_MORE_LIKELY = float(np.log(10))
 
 
 @dataclass(frozen=True, eq=False)
 class SharedRow:
-    """Several texts in one row, in which tokens that texts begin with stand only once: their states are the same."""
+    """Several texts in one row, which has the first tokens that texts share only once: their states are the same."""
 
     item: Int[Tensor, " token"]  # a text that each token of the row belongs to
-    position: Int[Tensor, " token"]  # its position there
-    seen: Bool[Tensor, "token token"]  # which tokens of the row each token sees
-    index: Int[Tensor, "item pos"]  # where the tokens of each text are in the row; 0 from its end on
+    position: Int[Tensor, " token"]  # the token's position in this text
+    seen: Bool[Tensor, "token token"]  # whether each token of the row sees each other
+    index: Int[Tensor, "item pos"]  # the row's index of each token of each text; 0 from its end on
 
 
 def shared_row(ids: Int[Tensor, "item pos"], ends: Int[Tensor, " item"]) -> SharedRow | None:
-    """The first tokens of texts, as many as each needs, in one row; None if none is saved, or the row is too long."""
-    found: dict[tuple[int, int], int] = {}
+    """The first tokens of texts, up to each text's end, in one row; None if none is shared, or the row is too long."""
+    numbers: dict[tuple[int, int], int] = {}  # of each token, by the number of the token before it and its id
     first: list[tuple[int, int]] = []
     seen: list[list[int]] = []
     index = torch.zeros_like(ids, device="cpu")
     for item, (text, end) in enumerate(zip(ids.tolist(), ends.tolist(), strict=True)):
         before, way = -1, []
         for position, token in enumerate(text[:end]):
-            at = found.setdefault((before, token), len(found))
+            at = numbers.setdefault((before, token), len(numbers))
             way = [*way, at]
             if at == len(first):
                 first.append((item, position))
@@ -97,15 +97,15 @@ def warn_of_missing_spaces(task: Task, log_probs: Callable[[Task], Float[np.ndar
     some = task.items(at)
     spaced = Task(some.prompts, [f" {target}" for target in some.targets], name=task.name)
     try:
-        given, better = log_probs(some), log_probs(spaced)
+        plain, better = log_probs(some), log_probs(spaced)
     except ValueError:  # none of them can be used in one of the two forms
         return
-    much = better - given > _MUCH_MORE_LIKELY
+    much = better - plain > _MUCH_MORE_LIKELY
     if 2 * much.sum() > len(at):
         i = int(much.argmax())
         warn(
             f"targets: with a leading space, {int(much.sum())} of {len(at)} are much more likely, such as "
-            f"{spaced.targets[i]!r} ({better[i]:.2g} nats) than {some.targets[i]!r} ({given[i]:.2g} nats) after "
+            f"{spaced.targets[i]!r} ({better[i]:.2g} nats) than {some.targets[i]!r} ({plain[i]:.2g} nats) after "
             f"{shown(some.prompts[i])}. Write targets exactly as they continue the prompt",
             AnswerWarning,
         )
@@ -117,8 +117,8 @@ def _could_lack_a_space(prompt: object, target: object) -> bool:
     return not prompt[-1:].isspace() and not target[:1].isspace()
 
 
-_KEPT = 1.2
-"""Memory per token, in ``token_bytes``, that a frozen block keeps for the backward pass; measured: 0.8 to 0.95."""
+_SAVED = 1.2
+"""Memory per token, in ``token_bytes``, that a frozen block saves for the backward pass; measured: 0.8 to 0.95."""
 _LEAST_TOKENS = 256
 """If fewer tokens than this fit into memory, blocks are run again in the backward pass to save memory."""
 
@@ -132,7 +132,7 @@ def task_log_prob(
     intervention: InterventionLike = "zero",
     reduce: Reduce = "mean",
 ) -> Float[np.ndarray, " item"]:
-    """Log-probability of a task's targets, with some heads off.
+    """The log-probability of a task's targets, with some heads off.
 
     Args:
         off: the heads that are off at all positions; by default none.
@@ -155,7 +155,7 @@ def task_log_prob(
     gates, changes = turned_off(model, tokens, torch.ones(is_off.shape), is_off, rule)
     values = np.full(len(task), np.nan)
     with Bar(total=len(tokens), desc="log-probs", leave=False) as bar:
-        values[list(tokens.kept)] = under_gates(model, tokens, gates, changes, reduce=reduce, bar=bar)[0]
+        values[list(tokens.indices)] = under_gates(model, tokens, gates, changes, reduce=reduce, bar=bar)[0]
     return values
 
 
@@ -166,7 +166,7 @@ def turned_off(
     off: Bool[Tensor, "set layer head"],
     intervention: Intervention,
 ) -> tuple[Float[Tensor, "set layer head"], Changes]:
-    """Gates, and changes beside them, under which the heads that are off give what an intervention makes of them."""
+    """Gates, and further changes, that replace the heads that are off by an intervention's output."""
     if isinstance(intervention, Zero) or not off.any():
         return gates.masked_fill(off, 0), ()
     prompts = Prompts([Unpadded(row[:n]) for row, n in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)])
@@ -190,7 +190,7 @@ def usable_items(model: Model, task: Task) -> TaskTokens:
     def log_probs_of(some: Task) -> Float[np.ndarray, " item"]:
         tokens, values = some.tokens(model), np.full(len(some), np.nan)
         open_gates = torch.ones(1, model.n_layers, model.n_heads)
-        values[list(tokens.kept)] = under_gates(model, tokens, open_gates, reduce="sum")[0]
+        values[list(tokens.indices)] = under_gates(model, tokens, open_gates, reduce="sum")[0]
         return values
 
     tokens = task.tokens(model)
@@ -203,7 +203,7 @@ def usable_items(model: Model, task: Task) -> TaskTokens:
 
 
 def _prove(model: Model, tokens: TaskTokens) -> None:
-    """Prove that under open gates the shortest and the longest item are as in the model's own forward pass."""
+    """Prove that with open gates, the shortest and the longest item equal the model's own forward pass."""
     two = tokens.items(torch.tensor(shortest_and_longest(tokens.lengths)))
     ids, lengths = two.ids[:, : int(two.lengths.max()) - 1], two.lengths - 1  # the last token predicts nothing
     with torch.no_grad():
@@ -222,7 +222,7 @@ def under_gates(
     reduce: Reduce = "mean",
     bar: Bar | None = None,
 ) -> Float[np.ndarray, "set item"]:
-    """Log-probability of every item's target under each set of gates, and changes beside them, in parts that fit."""
+    """The log-probability of every item's target under each set of gates and changes, in parts that fit into memory."""
     order = torch.argsort(tokens.lengths, stable=True)
     rows = rows_at_once(model, tokens, gradient=False).rows
     values = torch.empty(len(gates), len(tokens), dtype=torch.float64)
@@ -230,10 +230,10 @@ def under_gates(
         for sets, items in parts(len(gates), len(tokens), rows):
             at = order[items]
             some = [(change, under[sets]) for change, under in changes]
-            found = log_probs(model, tokens.items(at), gates[sets].to(model.device), some, reduce=reduce)
-            values[sets, at.cpu()] = found.cpu().double()
+            part = log_probs(model, tokens.items(at), gates[sets].to(model.device), some, reduce=reduce)
+            values[sets, at.cpu()] = part.cpu().double()
             if bar is not None:
-                bar.update(found.numel())
+                bar.update(part.numel())
     return values.numpy()
 
 
@@ -246,8 +246,8 @@ def log_probs(
     reduce: Reduce = "mean",
     recompute: bool = False,
 ) -> Float[Tensor, "set item"]:
-    """Log-probability of every item's target under each set of gates, at once and differentiable in the gates."""
-    width = int(tokens.lengths.max()) - 1  # the last token predicts nothing that is needed
+    """The log-probability of every item's target under each set of gates, at once and differentiable in the gates."""
+    width = int(tokens.lengths.max()) - 1  # the prediction of the last token is not needed
     n_targets = tokens.is_target.sum(1)
     back = torch.arange(int(n_targets.max()), 0, -1, device=n_targets.device)
     at = (tokens.lengths[:, None] - 1 - back).clamp_min(0)  # a row ends with its target
@@ -269,7 +269,7 @@ def _claim(
     is_read: Bool[Tensor, "set item read"],
     final: Float[Tensor, "set item read d_model"],
 ) -> None:
-    """Claim, once in an analysis but not while gates are fitted, what two items give under gates not all open."""
+    """Have two items under gates that are not all open proved, once in an analysis and not while gates are fitted."""
     if bool((gates[0] == 1).all()) or not model.backend.proofs.new(_OF_GATES, 0, (0,)):
         return
     of_heads = [HeadChange(i, None, "z", partial(_gate, gates=gates[:1, i].detach())) for i in range(model.n_layers)]
@@ -344,21 +344,21 @@ def _final_states(
 def _gate(
     z: Float[Tensor, "row pos head d_head"], gates: Float[Tensor, "set head"]
 ) -> Float[Tensor, "row pos head d_head"]:
-    """Multiply z by the gates; rows are sets of gates, each with all its items."""
+    """z times the gates; rows are sets of gates, each with all its items."""
     factors = gates.to(z.dtype)[:, None, None, :, None]
     return (z.unflatten(0, (len(gates), -1)) * factors).flatten(0, 1)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """How many rows to run at once, and whether blocks are run again in the backward pass to save memory."""
+    """The number of rows to run at once, and whether blocks are run again in the backward pass to save memory."""
 
     rows: int
     recompute: bool
 
 
 def rows_at_once(model: Model, tokens: TaskTokens, *, gradient: bool = True) -> Rows:
-    """How many rows fit into memory."""
+    """The number of rows that fit into memory; with ``gradient``, with a backward pass."""
     limits = current().limits
     limit = limits.memory
     if (free := model.backend.devices.free) is not None:
@@ -367,7 +367,7 @@ def rows_at_once(model: Model, tokens: TaskTokens, *, gradient: bool = True) -> 
     block = token_bytes(model, pos)
     wanted, recompute = tokens_in_flight(model, limit, pos, limits), False
     if gradient:
-        fit = int(limit / (_KEPT * model.n_layers * block))
+        fit = int(limit / (_SAVED * model.n_layers * block))
         recompute = fit < _LEAST_TOKENS
         if recompute:
             fit = int(limit / (model.n_layers * model.d_model * model.dtype.itemsize + 3 * block))
@@ -377,7 +377,7 @@ def rows_at_once(model: Model, tokens: TaskTokens, *, gradient: bool = True) -> 
 
 
 def parts(n_sets: int, n_items: int, rows: int) -> Iterator[tuple[slice, slice]]:
-    """Parts of about equal size, with at most ``rows`` pairs of a set and an item; all sets together if they fit."""
+    """Slices of sets and of items, in parts of about equal size with at most ``rows`` pairs of a set and an item."""
     sets_each = math.ceil(n_sets / math.ceil(n_sets / rows))
     items_each = math.ceil(n_items / math.ceil(n_items / max(1, rows // n_sets)))
     for item in range(0, n_items, items_each):
@@ -387,10 +387,8 @@ def parts(n_sets: int, n_items: int, rows: int) -> Iterator[tuple[slice, slice]]
 
 Objective = Callable[[Float[Tensor, "set layer head"], Int[Tensor, " some"], bool], Float[Tensor, "set some"]]
 """``(gates, items, recompute) -> loss`` of some items under each set of gates, differentiable in the gates."""
-
-
 Loss = Callable[[Model, Float[Tensor, "set layer head"], Int[Tensor, " some"], bool], Float[Tensor, "set some"]]
-"""An objective on any model; it can be sent to workers, whose models it is computed on."""
+"""An objective on any model, which workers compute on their own models."""
 
 
 def value_and_gradient(

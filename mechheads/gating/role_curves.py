@@ -1,4 +1,4 @@
-"""Role curves: the change in a task when the top k heads of a role are gated off rather than on.
+"""Role curves: the change in a task's log-probability when the top k heads of a role are gated off rather than on.
 
     change(k) = log p(target | top k gated 0) - log p(target | the same k gated 1),   all other gates at G+
 
@@ -53,20 +53,20 @@ def role_curve(
     Args:
         model, task: as in ``mh.task_log_prob``; items that the gates were not fitted to are better evidence.
         gates: the result of ``fit_gates``; its roles order the heads, and others stay at their gates of the fit "keep".
-        counts: the numbers of heads to gate off; or the largest, with every number up to 10 and then every fifth.
+        counts: the numbers of heads to gate off; or the largest, for every number up to 10 and then every fifth.
         draws: the number of random orders of heads to compare with.
-        intervention: what the top k heads give in place of 0, as in ``mh.task_log_prob``.
+        intervention: the output of the top k heads that are off, as in ``mh.task_log_prob``.
         reduce: ``"mean"`` or ``"sum"`` over the tokens of a target.
 
     Returns:
         The change in nats, a line for each role and random order, with a value for each item and intervals over items,
-        by clusters. After Ctrl-C, the curves so far; the rest is NaN.
+        by clusters. After Ctrl-C, curves that were not measured are NaN.
     """
     roles, steps = head_roles(gates), _check(model, gates, counts)
     rule = intervention_for("intervention", intervention, task.prompts)
     tokens = usable_items(model, task)
     keep = torch.tensor(gates["keep"].mean(0), dtype=torch.float32)
-    # equal scores in order of layer and head
+    # heads with equal scores stay in order of layer and head
     orders = {role: np.argsort(-roles[role].scores.values.ravel(), kind="stable") for role in ROLES}
     rng = np.random.default_rng(current().seed)
     orders |= {f"random {draw + 1}": rng.permutation(keep.numel()) for draw in range(draws)}
@@ -113,10 +113,10 @@ def role_curve(
 
 
 def _check(model: Model, gates: Gates, counts: int | Sequence[int]) -> list[int]:
-    """The numbers of heads to gate off, after a check that the arguments fit."""
+    """The numbers of heads to gate off; checks the arguments."""
     shape = model.n_layers, model.n_heads
-    if (found := gates["keep"].shape[1:]) != shape:
-        raise ValueError(f"gates are from a model of {found} layers and heads; this model has {shape}")
+    if (fitted := gates["keep"].shape[1:]) != shape:
+        raise ValueError(f"gates are from a model of {fitted} layers and heads; this model has {shape}")
     if gates.interrupted:
         raise ValueError("the fit of gates was interrupted; repeat mh.fit_gates with the same store")
     n_heads = model.n_layers * model.n_heads
@@ -124,8 +124,8 @@ def _check(model: Model, gates: Gates, counts: int | Sequence[int]) -> list[int]
         check_at_least(1, counts=counts)
         last = min(counts, n_heads)
         return sorted({*range(min(last, 10) + 1), *range(10, last + 1, 5), last})
-    given = [whole_number(count) for count in entries(counts, "counts", "numbers of heads")]
-    steps = [] if None in given else sorted({count for count in given if count is not None})
+    numbers = [whole_number(count) for count in entries(counts, "counts", "numbers of heads")]
+    steps = [] if None in numbers else sorted({count for count in numbers if count is not None})
     if not steps or steps[0] < 0 or steps[-1] > n_heads or steps[-1] == 0:
         raise ValueError(f"counts are {counts!r}; give numbers of heads from 0 to {n_heads}, at least one above 0")
     return steps

@@ -61,7 +61,7 @@ class Roles(TableResult, Mapping[str, HeadScores]):
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """What is needed to repeat the analysis: the provenance of the gates."""
+        """The model, task and settings that repeat the analysis: the provenance of the gates."""
         return next(iter(self.scores.values())).provenance
 
     def __getitem__(self, role: str) -> HeadScores:
@@ -76,8 +76,8 @@ class Roles(TableResult, Mapping[str, HeadScores]):
         return len(self.scores)
 
     def shares(self, threshold: float = 0.5) -> pd.DataFrame:
-        """Shares of heads that have each role at least this strongly: ``always`` (in every seed), ``any`` (in some
-        seed) and ``mean`` (over seeds).
+        """Shares of heads with a score of at least ``threshold`` in each role: ``always`` (in every seed), ``any`` (in
+        some seed) and ``mean`` (over seeds).
         """
         reached = {role: self._reached(role, threshold) for role in self}
         rows = [(role, has.all(-1).mean(), has.any(-1).mean(), has.mean()) for role, has in reached.items()]
@@ -170,7 +170,7 @@ def ablation_effects(
 
 
 def _prompts(tokens: TaskTokens) -> Prompts:
-    """Each item without its last token, which is the answer; position ``target`` predicts the target's first token."""
+    """Prompts of the items without their last token, which is the answer; position ``target`` precedes the target."""
     rows = [ids[:length] for ids, length in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)]
     return Prompts(
         [Unpadded(row[:-1]) for row in rows],
@@ -181,7 +181,7 @@ def _prompts(tokens: TaskTokens) -> Prompts:
 
 
 def _target_metric(tokens: TaskTokens, reduce: Reduce) -> Metric:
-    """A metric: the log-probability of the target's tokens, each given the tokens before it."""
+    """A metric: the log-probability of the target's tokens."""
     several = bool((tokens.is_target.sum(1) > 1).any())
 
     @metric(reads="all" if several else "last", unit="nats")

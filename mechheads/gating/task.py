@@ -25,7 +25,7 @@ from mechheads.prompts.tokens import Unpadded, check_padding, encode, read_promp
 
 TextOrIds = str | Sequence[int]
 _SHOWN = 160
-"""So many characters of a source are shown."""
+"""The number of characters of a source that are shown."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,12 +34,12 @@ class Task(Wrapped):
 
     Args:
         prompts: texts, which the model's own tokenizer tokenises, or lists of token ids.
-        targets: what should follow each prompt, of any length, with its leading space if it has one (``" Paris"``).
+        targets: the text or ids that should follow each prompt, of any length, with the leading space (``" Paris"``).
         name: the name in results and figures.
         source: where the task comes from.
         cluster: a label for each item. Items with the same label (an entity, a template) are not independent:
-            intervals are computed over clusters, and ``split`` keeps a cluster together. By default every item is its
-            own cluster.
+            intervals are computed over clusters, and ``split`` does not divide them. By default every item is its own
+            cluster.
 
     >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"], name="capitals")
     >>> len(task), task.tokens(model).lengths.tolist()
@@ -76,7 +76,7 @@ class Task(Wrapped):
         return f"<Task {self.name!r}: {n} item{'s' * (n != 1)}{clusters}\n  {first}{', ...' * (n > 1)}{source}>"
 
     def items(self, which: Sequence[int]) -> Task:
-        """A task with some of the items, in the order given."""
+        """A task of the items with these indices, in this order."""
         if not len(entries(which, "which", "indices")) or any(i not in range(len(self)) for i in which):
             raise ValueError(f"which is {shown(which)}; give indices of items, from 0 to {len(self) - 1}")
         cluster = None if self.cluster is None else [self.cluster[i] for i in which]
@@ -89,7 +89,7 @@ class Task(Wrapped):
 
         Args:
             fractions: the share of the clusters in each part. If only one is given, the second part is the rest.
-            seed: for the order in which clusters are assigned.
+            seed: the seed of the order in which clusters are assigned.
 
         Returns:
             One task for each part, with its items in the order of this task.
@@ -103,8 +103,8 @@ class Task(Wrapped):
         shares = (*fractions, 1 - fractions[0]) if numbers and len(fractions) == 1 else fractions
         if not (numbers and shares) or min(shares) < 0 or not abs(sum(shares) - 1) < 1e-6:
             raise ValueError(f"fractions are {fractions}; give shares that add up to 1, such as split(0.8, 0.2)")
-        labels = [str(index) for index in range(len(self))] if self.cluster is None else list(self.cluster)
-        names = list(dict.fromkeys(labels))
+        clusters = [str(index) for index in range(len(self))] if self.cluster is None else list(self.cluster)
+        names = list(dict.fromkeys(clusters))
         order = np.random.default_rng(seed).permutation(len(names))
         ends = np.rint(np.cumsum(shares) * len(names)).astype(int)
         starts = [0, *ends[:-1]]
@@ -116,14 +116,14 @@ class Task(Wrapped):
                 )
         part_of = {names[i]: int(np.searchsorted(ends, place, "right")) for place, i in enumerate(order)}
         return tuple(
-            self.items([index for index, label in enumerate(labels) if part_of[label] == part])
+            self.items([index for index, label in enumerate(clusters) if part_of[label] == part])
             for part in range(len(shares))
         )
 
     def tokens(self, model: Model) -> TaskTokens:
         """The tokens of the items for a model, prompt and target tokenised together.
 
-        An item is kept if the joint tokens begin with the tokens of the prompt alone; those after them are the
+        An item is usable if the joint tokens begin with the tokens of the prompt alone; the other tokens are the
         target's. Other items are rejected, with the reason. For example, if a prompt ends in a space, the first
         token of the target may contain this space, so no position of the prompt predicts the target.
 
@@ -134,11 +134,11 @@ class Task(Wrapped):
         for name, items in (("prompt", self.prompts), ("target", self.targets)):
             rows_of_ids = {index: item for index, item in enumerate(items) if not isinstance(item, (str, Unpadded))}
             check_padding(rows_of_ids, model.tokenizer, name)
-        rows, kept, rejected = [], [], {}
+        rows, indices, rejected = [], [], {}
         for index, (prompt, target) in enumerate(zip(self.prompts, self.targets, strict=True)):
             try:
                 rows.append(_join(prompt, target, index, model))
-                kept.append(index)
+                indices.append(index)
             except ValueError as error:
                 rejected[index] = str(error)
         if not rows:
@@ -148,14 +148,14 @@ class Task(Wrapped):
         for index, (row, start) in enumerate(rows):
             ids[index, : len(row)] = torch.tensor(row, device=model.device)
             is_target[index, start : len(row)] = True
-        labels = range(len(self)) if self.cluster is None else self.cluster
+        clusters = range(len(self)) if self.cluster is None else self.cluster
         return TaskTokens(
             ids=ids,
             lengths=torch.tensor([len(row) for row, _ in rows], device=model.device),
             is_target=is_target,
-            kept=tuple(kept),
+            indices=tuple(indices),
             rejected=rejected,
-            cluster=tuple(str(labels[index]) for index in kept),
+            cluster=tuple(str(clusters[index]) for index in indices),
         )
 
 
@@ -165,17 +165,17 @@ class TaskTokens(Wrapped):
 
     Attributes:
         ids: prompt and target [item, pos], padded on the right.
-        lengths: number of real tokens of each item.
-        is_target: True if a token belongs to the target.
-        kept: the indices of these items in the task.
-        rejected: index in the task -> reason, for the items that are left out.
+        lengths: the number of real tokens of each item [item].
+        is_target: whether each token belongs to the target [item, pos].
+        indices: the index of each item in the task.
+        rejected: the reason for each item that is left out, by its index in the task.
         cluster: the label of each item's cluster.
     """
 
     ids: Int[Tensor, "item pos"]
     lengths: Int[Tensor, " item"]
     is_target: Bool[Tensor, "item pos"]
-    kept: tuple[int, ...]
+    indices: tuple[int, ...]
     rejected: Mapping[int, str]
     cluster: tuple[str, ...]
 
@@ -195,7 +195,7 @@ class TaskTokens(Wrapped):
             ids=self.ids[which, :width],
             lengths=self.lengths[which],
             is_target=self.is_target[which, :width],
-            kept=tuple(self.kept[i] for i in at),
+            indices=tuple(self.indices[i] for i in at),
             cluster=tuple(self.cluster[i] for i in at),
         )
 
@@ -219,28 +219,28 @@ def _checked(item: Any, where: str) -> str | tuple[int, ...]:
     """A text or a tuple of ids, checked not to be empty."""
     if is_chat(item):
         raise ValueError(f"{where} is {shown(item)}; each must be a text or a list of token ids")
-    found: Any = check_unicode(item, where) if isinstance(item, str) else item
+    read: Any = check_unicode(item, where) if isinstance(item, str) else item
     if not isinstance(item, (str, Unpadded)):
-        found = tuple(item)
-    if not found:
+        read = tuple(item)
+    if not read:
         raise ValueError(f"{where} is empty; prompt and target need at least one token each")
-    return found
+    return read
 
 
 def _join(prompt: TextOrIds, target: TextOrIds, index: int, model: Model) -> tuple[list[int], int]:
-    """The tokens of prompt and target together, and where the target begins."""
+    """The tokens of prompt and target together, and the index of the target's first token."""
     if isinstance(prompt, str) != isinstance(target, str):
         raise ValueError("one of prompt and target is a text and the other token ids; give both as text or both as ids")
     if not (isinstance(prompt, str) and isinstance(target, str)):
         return encode([*prompt, *target], index, model)[0], len(prompt)  # type: ignore[list-item]
     alone = encode(prompt, index, model)[0]
     joint = encode(prompt + target, index, model)[0]
-    shown = token_strings(joint, model.tokenizer)
+    texts = token_strings(joint, model.tokenizer)
     if joint[: len(alone)] != alone:
         first = next((i for i, (a, b) in enumerate(zip(joint, alone, strict=False)) if a != b), len(joint))
         raise ValueError(
             f"a token spans prompt and target: the prompt {prompt!r} alone has the tokens "
-            f"{token_strings(alone, model.tokenizer)[first:]}, but with its target {target!r} it has {shown[first:]}; "
+            f"{token_strings(alone, model.tokenizer)[first:]}, but with its target {target!r} it has {texts[first:]}; "
             "move the space between them to the target"
         )
     if len(joint) == len(alone):
@@ -250,7 +250,7 @@ def _join(prompt: TextOrIds, target: TextOrIds, index: int, model: Model) -> tup
 
 @dataclass(frozen=True)
 class Question:
-    """A question, its answer without the leading space, and its cluster; its worked example has the same kind."""
+    """A question, its answer without the leading space, its cluster, and its kind, from which its example is drawn."""
 
     text: str
     answer: str
@@ -259,7 +259,7 @@ class Question:
 
 
 def lettered(question: str, options: Sequence[str], rng: np.random.Generator) -> Question:
-    """A question with lettered options in random order; the right one is given first, its letter is the answer."""
+    """A question with lettered options in random order; the answer is the letter of the first of ``options``."""
     order = rng.permutation(len(options))
     lines = [f"{letter}: {options[i]}" for letter, i in zip(ascii_uppercase, order, strict=False)]
     return Question("\n".join([question, *lines]), ascii_uppercase[int(np.flatnonzero(order == 0)[0])], question)
@@ -279,14 +279,14 @@ def question_task(
             raise ValueError(
                 f"task {name!r} has no two different questions{which}; each needs another as its worked example"
             )
-    asked = [questions[i] for i in rng.permutation(len(questions))[:n]]
-    examples = [_other(question, kinds[question.kind], rng) for question in asked]
+    selected = [questions[i] for i in rng.permutation(len(questions))[:n]]
+    examples = [_other(question, kinds[question.kind], rng) for question in selected]
     return Task(
-        [f"{_ask(one)} {one.answer}\n\n{_ask(question)}" for one, question in zip(examples, asked, strict=True)],
-        [f" {question.answer}" for question in asked],
+        [f"{_ask(one)} {one.answer}\n\n{_ask(question)}" for one, question in zip(examples, selected, strict=True)],
+        [f" {question.answer}" for question in selected],
         name=name,
         source=source,
-        cluster=[question.cluster for question in asked],
+        cluster=[question.cluster for question in selected],
     )
 
 
@@ -297,7 +297,7 @@ def some_items(task: Task, n: int | None, seed: int) -> Task:
 
 
 def check_n(n: int | None, most: int, name: str) -> None:
-    """Check that a task can give ``n`` items."""
+    """Check that a task has ``n`` items."""
     if n is not None and not 1 <= n <= most:
         raise ValueError(f"n is {n}, but task {name!r} has {most} items; give 1 to {most}, or None for all")
 

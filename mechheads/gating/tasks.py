@@ -1,4 +1,4 @@
-"""Tasks of the package, by name: syntax, common sense, arithmetic, induction, relations; and of published files."""
+"""Tasks by name (syntax, common sense, arithmetic, induction, relations), from files, and from published data sets."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def relation_task(model: Model, relation: RelationLike, *, shots: int = 4, n: in
     targets: list[str] = []
     sources: list[str] = []
     for number, one in enumerate([replace(relation, few_shot=[form]) for form in relation.few_shot] or [relation]):
-        made = few_shot_prompts(model, one, shots=shots, n=len(relation.pairs), seed=seed + number)
-        prompts += map(str, made.items)
-        targets += map(str, made.answer or ())
-        sources += map(str, made.cluster or ())
+        few_shot = few_shot_prompts(model, one, shots=shots, n=len(relation.pairs), seed=seed + number)
+        prompts += map(str, few_shot.items)
+        targets += map(str, few_shot.answer or ())
+        sources += map(str, few_shot.cluster or ())
     task = Task(prompts, targets, name=relation.name, source=relation.source, cluster=sources)
     return some_items(task, n, seed)
 
@@ -60,10 +60,10 @@ def induction_task(model: Model, *, n: int = _DEFAULT_N, seed: int = 0) -> Task:
     for item in range(n):
         last = item % 2
         drawn = [words[i] for i in rng.choice(len(words), size=_IN_PROMPT, replace=False)]
-        *examples, asked = zip(drawn[::2], drawn[1::2], strict=True)
+        *examples, question = zip(drawn[::2], drawn[1::2], strict=True)
         lines = [f"{pair[0]}^{pair[1]}^{pair[last]}" for pair in examples]
-        prompts.append("\n".join([*lines, f"{asked[0]}^{asked[1]}^"]))
-        targets.append(asked[last])
+        prompts.append("\n".join([*lines, f"{question[0]}^{question[1]}^"]))
+        targets.append(question[last])
     source = f"Words of the vocabulary of {model.name} in the patterns ABA and ABB, drawn at random."
     return Task(prompts, targets, name="aba_abb", source=source)
 
@@ -73,19 +73,19 @@ def _common_words(model: Model) -> list[str]:
     tokenizer: Any = model.tokenizer
     if tokenizer is None:
         raise ValueError("the model has no tokenizer for the prompts; give one: mh.wrap(model, tokenizer=...)")
-    found: list[str] = []
+    words: list[str] = []
     for token in range(len(tokenizer)):
         word = tokenizer.decode([token]).strip()
         if re.fullmatch("[a-z]{3,}", word) and single_token(f" {word}", tokenizer) == token:
-            found.append(f" {word}")
-            if len(found) == _WORDS:
+            words.append(f" {word}")
+            if len(words) == _WORDS:
                 break
-    if len(found) < _IN_PROMPT:
+    if len(words) < _IN_PROMPT:
         raise ValueError(
-            f"the model's vocabulary has {len(found)} lower-case English words that are one token; "
+            f"the model's vocabulary has {len(words)} lower-case English words that are one token; "
             f"an induction prompt needs {_IN_PROMPT}"
         )
-    return found
+    return words
 
 
 def _syntax(n: int | None, seed: int) -> Task:
@@ -108,9 +108,9 @@ def _common_sense(n: int | None, seed: int, name: str = "common_sense") -> Task:
     data, rng = content("tasks", "common_sense"), np.random.default_rng(seed)
     items = [(item["question"], item["options"]) for item in data["items"]]
     if name == "common_sense":
-        questions = [lettered(asked, options, rng) for asked, options in items]
+        questions = [lettered(text, options, rng) for text, options in items]
     else:
-        questions = [Question(asked, options[0], asked) for asked, options in items if "of these" not in asked]
+        questions = [Question(text, options[0], text) for text, options in items if "of these" not in text]
     return question_task(questions, name, data["source"], rng=rng, n=n)
 
 
@@ -124,16 +124,16 @@ def _math(n: int | None, seed: int) -> Task:
 def arithmetic_problems(n: int = 200, seed: int = 0) -> list[Question]:
     """Different word problems, in rounds of one problem of each story, in random order; the cluster is the story."""
     rng, names = np.random.default_rng(seed), list(STORIES)
-    found: dict[str, Question] = {}
-    while len(found) < n:
+    problems: dict[str, Question] = {}
+    while len(problems) < n:
         for i in rng.permutation(len(names)):
-            while (problem := _tell(names[i], rng)).text in found:
+            while (problem := _problem_of(names[i], rng)).text in problems:
                 pass
-            found[problem.text] = problem
-    return list(found.values())[:n]
+            problems[problem.text] = problem
+    return list(problems.values())[:n]
 
 
-def _tell(name: str, rng: np.random.Generator) -> Question:
+def _problem_of(name: str, rng: np.random.Generator) -> Question:
     """One problem of a story; numbers are drawn again until the answer is a whole number from 2 to 99."""
     story, answer = STORIES[name], 0.5
     numbers: dict[str, int] = {}
@@ -193,16 +193,16 @@ def load_task(
 
     Args:
         source: a name; a ``Relation`` with few-shot templates; or a file that ``mechheads.io.rows`` reads.
-        prompt, target: the columns of a file that hold the prompts, and the texts that follow them as they are written,
-            with their leading space if they have one.
+        prompt, target: the columns of a file with the prompts and their targets; a target needs its leading space if it
+            has one.
         cluster: the column of a file with the label of each item's cluster, if there is one.
-        where: the rows of a file to take, as values of its columns: ``{"split": "test"}``; by default all.
-        model: needed for ``aba_abb`` and for relations, whose prompts consist of words that are one token.
+        where: the rows of a file to select, as values of its columns: ``{"split": "test"}``; by default all.
+        model: required for ``aba_abb`` and for relations, whose prompts consist of words that are one token.
         n: the number of items, drawn at random; ``None`` for all.
-        seed: for the items and their order, the worked examples and the order of options.
+        seed: the seed of the items and their order, the worked examples and the order of options.
 
     Returns:
-        The task. Of a file, it says how many rows were taken, and which columns were not used.
+        The task. If it is from a file, its repr says how many rows were used, and which columns were not.
 
     >>> task = mh.gating.load_task("syntax", n=2)
     >>> print(task.prompts[0] + task.targets[0])
@@ -233,16 +233,16 @@ def load_task(
         )
     call = f"load_task({file.name!r}, prompt=..., target=...)"
     label: dict[str, Any] = {} if cluster is None else {"cluster": cluster}
-    found, told = Table.of(file).where(where or {}).texts_of(call, prompt=prompt, target=target, **label)
-    task = Task(found["prompt"], found["target"], name=file.stem, source=told, cluster=found.get("cluster"))
+    texts, origin = Table.of(file).where(where or {}).texts_of(call, prompt=prompt, target=target, **label)
+    task = Task(texts["prompt"], texts["target"], name=file.stem, source=origin, cluster=texts.get("cluster"))
     return task if n is None else some_items(task, n, seed)
 
 
-def task_of(name_or_file: str | Path, taken: Mapping[str, Any] | None = None, **options: Any) -> Task:
-    """A task by its name or from a file with prompt, target and perhaps cluster, or as ``taken`` says."""
+def task_of(name_or_file: str | Path, columns: Mapping[str, Any] | None = None, **options: Any) -> Task:
+    """A task by its name, or from a file whose columns are called prompt, target and cluster, or as in ``columns``."""
     name = str(name_or_file)
     own = {} if name in task_names() else columns_called(name, ("prompt", "target"), ("cluster",))
-    columns = {**own, **((own and taken) or {})}
+    columns = {**own, **((own and columns) or {})}
     return load_task(name_or_file, **columns, **options)
 
 
@@ -256,13 +256,12 @@ def commonsense_qa(file: str | Path, *, seed: NotNegative = 0) -> Task:
     """The multiple-choice questions of CommonsenseQA (Talmor et al., 2019) as a task.
 
     Prompts are as in the task ``common_sense``: options in random order, and one worked example, another question of
-    the file, before each question; the target is the letter. Cluster: the question. An option that is given twice
-    counts once.
+    the file, before each question; the target is the letter. Cluster: the question. A repeated option counts once.
 
     Args:
         file: as published (``question`` with a ``stem`` and ``choices``, and ``answerKey``), or as on the hub
             (``question``, ``choices``, ``answerKey``).
-        seed: for the order of questions and options, and for the examples.
+        seed: the seed of the order of questions and options, and of the examples.
     """
     rng = np.random.default_rng(seed)
     questions = [lettered(*options, rng) for options in _each(file, _options, "CommonsenseQA")]
@@ -277,7 +276,7 @@ def gsm8k(file: str | Path, *, seed: NotNegative = 0) -> Task:
 
     Args:
         file: rows with ``question`` and ``answer``, which ends in ``#### 18``.
-        seed: for the order of the problems and for the examples.
+        seed: the seed of the order of problems, and of the examples.
     """
     problems = _each(file, _problem, "GSM8K")
     return question_task(problems, Path(file).stem, f"GSM8K, {Path(file).name}", rng=np.random.default_rng(seed))
@@ -294,24 +293,24 @@ def blimp(file: str | Path) -> Task:
 
 
 def _each(file: str | Path, make: Callable[[Mapping[str, Any]], T], published: str) -> list[T]:
-    """What each row of a file gives; the row of a fault is named."""
-    made = []
+    """The result of ``make`` for each row of a file; an error names its row."""
+    results = []
     for number, row in enumerate(rows(file), 1):
         try:
-            made.append(make(row))
+            results.append(make(row))
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             why = f"there is no {error}" if isinstance(error, KeyError) else str(error)
             raise ValueError(
                 f"{Path(file).name}, row {number} is not of {published}: {why}. Its keys are "
                 f"{', '.join(map(repr, row))}"
             ) from error
-    return made
+    return results
 
 
 def _options(row: Mapping[str, Any]) -> tuple[str, list[str]]:
     """A question and its options, the right one first."""
-    asked, answer = row["question"], row["answerKey"]
-    question, choices = (asked, row["choices"]) if isinstance(asked, str) else (asked["stem"], asked["choices"])
+    source, answer = row["question"], row["answerKey"]
+    question, choices = (source, row["choices"]) if isinstance(source, str) else (source["stem"], source["choices"])
     if isinstance(choices, Mapping):
         choices = [{"label": one, "text": text} for one, text in zip(choices["label"], choices["text"], strict=True)]
     options = {choice["label"]: choice["text"].strip() for choice in choices}

@@ -18,7 +18,7 @@ def test_prompt_and_target_are_joined_and_padded(llama: mh.Model) -> None:
     assert [row[:length] for row, length in zip(tokens.ids.tolist(), [8, 3], strict=True)] == joint
     assert tokens.ids[1, 3:].tolist() == [0] * 5
     assert tokens.is_target.int().tolist() == [[0, 0, 0, 0, 0, 0, 1, 1], [0, 0, 1, 0, 0, 0, 0, 0]]
-    assert tokens.kept == (0, 1) and tokens.rejected == {}
+    assert tokens.indices == (0, 1) and tokens.rejected == {}
 
 
 def test_token_ids_need_no_tokenizer(llama: mh.Model) -> None:
@@ -35,7 +35,7 @@ def test_items_that_do_not_come_apart_are_rejected_and_counted(llama: mh.Model) 
         cluster=list("abcde"),
     )
     tokens = task.tokens(llama)
-    assert tokens.kept == (0, 3) and tokens.cluster == ("a", "d")
+    assert tokens.indices == (0, 3) and tokens.cluster == ("a", "d")
     assert list(tokens.rejected) == [1, 2, 4]
     assert "spans prompt and target" in tokens.rejected[1] and "'Paris'" in tokens.rejected[1]
     assert f"context holds {llama.n_ctx}" in tokens.rejected[2]
