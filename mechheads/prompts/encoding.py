@@ -2,8 +2,8 @@
 
 Two rules hold everywhere. A whole text has the tokens that its tokenizer gives it, with the tokenizer's beginning
 tokens once and without an end token, because the model continues after the last word. A *piece* of a text, such as an
-answer, has the tokens that it has in its context: those of context and piece together, without the context's. Many
-tokenizers (Llama 2, Mistral, Phi-3) would put a space before a piece that is tokenised alone.
+answer, has the tokens that it has in its context: context and piece are tokenised together, and the context's tokens
+are cut off. Many tokenizers (Llama 2, Mistral, Phi-3) would put a space before a piece that is tokenised alone.
 """
 
 from __future__ import annotations

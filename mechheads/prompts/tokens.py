@@ -113,7 +113,7 @@ class Tokens(Wrapped):
         ids: token ids [prompt, pos], padded on the right.
         lengths: number of real tokens of each prompt [prompt].
         positions: named positions, each [prompt]; ``last`` is always defined.
-        answer, wrong: token ids of the correct and the wrong answer [prompt]; None if not given.
+        answer, wrong: token ids of the correct and the wrong answer [prompt]; None if there are none.
         cluster: the label of the cluster of each prompt.
         strings: the tokens as text, without padding, for figures and messages.
     """

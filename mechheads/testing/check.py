@@ -1,4 +1,4 @@
-"""``check``: whether an intervention or a metric of your own gives in the engine what full forward passes give."""
+"""``check``: a test that your own intervention or metric gives in the engine what full forward passes give."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _WRITTEN = 2
 
 
 class CheckFailed(AssertionError):
-    """An intervention or a metric does not do what the engine relies on; the message says where."""
+    """An intervention or a metric breaks a rule that the engine relies on; the message names the place."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class CheckFailed(AssertionError):
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What ``check`` found of an intervention or a metric that passed; prints as a short list."""
+    """The comparisons that an intervention or a metric has passed in ``check``; prints as a short list."""
 
     of: str
     found: tuple[str, ...]
@@ -66,13 +66,14 @@ class Report:
 
 
 def check(thing: Any, model: Model | None = None, prompts: AnyPrompts | None = None) -> Report:
-    """Check an intervention or a metric of your own against full forward passes.
+    """A check of your own intervention or metric against full forward passes.
 
     It runs on two heads of a small model and is compared, to 1e-4, with full forward passes of each prompt alone and
     unpadded, in which TransformerLens hooks set the new z: in ``mh.sweep``, in a set of both heads
-    (``mh.patching.patch_sets``) and, an intervention that treats every token by itself, in text (``mh.generate``,
-    ``mh.task_log_prob``). Before that: it gives the same twice, and with more padding, and a dataclass is equal to its
-    copy; an intervention gives a finite tensor like its input and reads no activation that ``needs`` does not name.
+    (``mh.patching.patch_sets``) and, if an intervention treats every token by itself, in text (``mh.generate``,
+    ``mh.task_log_prob``). Before that, ``check`` tests that it gives the same values twice and with more padding; that
+    a dataclass is equal to its copy; and that an intervention returns a finite tensor like its input and reads no
+    activation that ``needs`` does not name.
 
     Args:
         thing: a metric if ``@mh.metric`` declares it or its first argument is ``logits``; else an intervention.
@@ -80,10 +81,10 @@ def check(thing: Any, model: Model | None = None, prompts: AnyPrompts | None = N
         prompts: by default, three pairs of random tokens of different lengths, with answers and wrong answers.
 
     Returns:
-        What was compared and agrees, as a short list.
+        A short list of the comparisons, which all agree.
 
     Raises:
-        CheckFailed: an AssertionError that says what is wrong.
+        CheckFailed: an AssertionError that names the fault.
         ValueError: if the prompts cannot be run, or the model is in half precision.
 
     >>> mh.testing.check(mh.patching.UniformAttention())
@@ -112,7 +113,7 @@ def check(thing: Any, model: Model | None = None, prompts: AnyPrompts | None = N
     if prompts is None:
         places = [reads] if isinstance(reads, str | int) else reads
         prompts = tiny_pairs(model, [it for it in places if isinstance(it, str) and it not in ("last", "all")])
-    given = prompts if isinstance(prompts, PromptPairs) else as_prompts(prompts)
+    resolved = prompts if isinstance(prompts, PromptPairs) else as_prompts(prompts)
     with warnings.catch_warnings(), settings(progress=False):
         warnings.simplefilter("ignore")
         if dataclasses.is_dataclass(thing):  # workers and ledgers need it
@@ -123,7 +124,7 @@ def check(thing: Any, model: Model | None = None, prompts: AnyPrompts | None = N
                 raise CheckFailed(f"{name_of(thing)} cannot be hashed and compared ({error}); {_PLAIN}") from error
             if not equal:
                 raise CheckFailed(f"{name_of(thing)} is not equal to its copy; {_PLAIN}")
-        return _Trial(thing, hasattr(thing, "reads") or first == "logits", model, given).report()
+        return _Trial(thing, hasattr(thing, "reads") or first == "logits", model, resolved).report()
 
 
 @metric(unit="nats")
@@ -132,7 +133,7 @@ def log_prob_of_0(logits: Tensor, context: MetricContext) -> Tensor:
 
 
 class _Trial:
-    """An intervention or a metric on two heads of a model; the other of the two is plain."""
+    """An intervention with a plain metric, or a metric with a plain intervention, on two heads of a model."""
 
     def __init__(self, thing: Any, is_metric: bool, model: Model, prompts: Prompts | PromptPairs) -> None:
         self.name, self.model, self.prompts, self.is_metric = name_of(thing), model, prompts, is_metric
@@ -143,11 +144,10 @@ class _Trial:
         some = dict.fromkeys((HeadId(0, min(1, model.n_heads - 1)), last))
         self.heads = [head for head in some if read is None or head != read.head]
         self.site = site_of(self.rule)
-        self.size = model.n_heads // model.n_kv_heads if self.site in KEY_SITES else 1
-        """So many heads share an activation."""
+        self.size = model.n_heads // model.n_kv_heads if self.site in KEY_SITES else 1  # heads that share an activation
 
     def report(self) -> Report:
-        """The report of a trial that passed; ``CheckFailed`` says what is wrong."""
+        """The report of a trial that passed; otherwise ``CheckFailed`` is raised."""
         __tracebackhide__ = True
         try:
             read_positions(self.metric, self.tokens)
@@ -157,12 +157,12 @@ class _Trial:
             raise
         except Exception as error:
             raise CheckFailed(f"{self.name} raised {type(error).__name__}: {error}") from error
-        asked = {"intervention": self.rule, "metric": self.metric}
-        as_swept = {"direction": "noising"} if self.other is not None else {}
+        options: dict[str, Any] = {"intervention": self.rule, "metric": self.metric}
+        direction: dict[str, Any] = {"direction": "noising"} if self.other is not None else {}  # as mh.sweep's
         try:
-            swept: Any = sweep(self.model, self.prompts, heads=self.heads, **asked)
-            together = patch_sets(self.model, self.prompts, [self.heads], **asked, **as_swept)
-            found = () if self.is_metric else (self.text(),)
+            swept: Any = sweep(self.model, self.prompts, heads=self.heads, **options)
+            together = patch_sets(self.model, self.prompts, [self.heads], **options, **direction)
+            in_text = () if self.is_metric else (self.text(),)
         except ValueError as error:
             raise CheckFailed(f"{self.name} is refused: {error}") from error
         spec = Spec(self.prompts, self.rule, self.metric, self.heads)
@@ -175,7 +175,7 @@ class _Trial:
             (
                 f"mh.sweep of {' and '.join(map(str, self.heads))} agrees with full forward passes to {off:.1g}",
                 f"mh.patching.patch_sets of both agrees with full forward passes to {of_set:.1g}",
-                *found,
+                *in_text,
             ),
         )
 
@@ -195,7 +195,7 @@ class _Trial:
                 )
 
     def value(self, head: HeadId, padding: int) -> Tensor:
-        """The new activation of a head in runs that keep what ``needs`` names, with random tokens as more padding."""
+        """The new activation of a head in runs that cache only the sites in ``needs``, with more random padding."""
         sites = tuple(dict.fromkeys((*needs_of(self.rule), self.site, "z")))
         padded = [_padded(tokens, padding) for tokens in (self.tokens, self.other) if tokens is not None]
         runs = [HeadCache.run(self.model, tokens, sites=sites) for tokens in padded]
@@ -206,7 +206,7 @@ class _Trial:
         return new
 
     def gap(self, job: Job, run: Provable, unit: Any, ours: Any) -> float:
-        """How far the engine's changes of the metric are from full forward passes of each prompt alone."""
+        """The largest difference between the engine's changes of the metric and those of plain forward passes."""
         furthest = 0.0
         for row, change in enumerate(ours.tolist()):
             one = self.tokens.rows(slice(row, row + 1))
@@ -227,7 +227,7 @@ class _Trial:
         return furthest
 
     def measured(self, logits: Float[Tensor, "1 position d_vocab"], context: MetricContext) -> float:
-        """The metric of one prompt, which must be the same twice."""
+        """The metric of one prompt, checked to be the same twice."""
         values = [self.metric(logits.clone(), context) for _ in range(2)]
         value, again = (float(check_value(self.metric, value, 1)) for value in values)
         if not abs(value - again) <= TOLERANCE * max(1.0, abs(value)):
@@ -235,7 +235,7 @@ class _Trial:
         return value
 
     def text(self) -> str:
-        """Whether the intervention can be used while text is read and written, which proves what it computes."""
+        """The line of the report on text: it agrees with full forward passes, or why the intervention is refused."""
         rows = [Unpadded(row) for row in self.tokens.unpadded]
         firsts = dict.fromkeys(HeadId(head.layer, head.head // self.size * self.size) for head in self.heads)
         off = [HeadId(first.layer, first.head + i) for first in firsts for i in range(self.size)]
@@ -258,7 +258,7 @@ def _padded(tokens: Tokens, padding: int) -> Tokens:
 
 @functools.cache
 def tiny_model() -> Model:
-    """A random Llama with 2 layers of 4 heads that share 2 key/value heads; its words are 0 to 249."""
+    """A random Llama with 2 layers of 4 heads that share 2 key/value heads; its vocabulary is the numbers 0 to 249."""
     from transformers import AutoModelForCausalLM, LlamaConfig
 
     tokenizer = word_tokenizer([*map(str, range(250))], "tiny", 512)
@@ -273,21 +273,21 @@ def tiny_model() -> Model:
     )
     generator = torch.Generator().manual_seed(0)
     with torch.random.fork_rng(devices=[]):
-        made = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
-        for weight in made.parameters():
-            around, spread = (1.0, 0.2) if weight.ndim == 1 else (0.0, 1.2 * weight.shape[1] ** -0.5)
-            weight.data.normal_(around, spread, generator=generator)
-        return from_transformers(made, tokenizer, "tiny")
+        llama = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+        for weight in llama.parameters():
+            mean, spread = (1.0, 0.2) if weight.ndim == 1 else (0.0, 1.2 * weight.shape[1] ** -0.5)
+            weight.data.normal_(mean, spread, generator=generator)
+        return from_transformers(llama, tokenizer, "tiny")
 
 
 def tiny_pairs(model: Model, positions: Sequence[str] = ()) -> PromptPairs:
-    """Three pairs of random tokens, of different lengths, that differ in their second, with named positions."""
+    """Three pairs of random tokens, of different lengths, that differ in their second token, with named positions."""
     generator = torch.Generator().manual_seed(0)
     clean = [torch.randint(model.d_vocab, (n,), generator=generator).tolist() for n in _LENGTHS]
     corrupted = [[first, (second + 1) % model.d_vocab, *rest] for first, second, *rest in clean]
     answer: list[str | int] = torch.randint(model.d_vocab, (len(clean),), generator=generator).tolist()
     wrong: list[str | int] = [(int(token) + 1) % model.d_vocab for token in answer]
-    one, other = ([Unpadded(row) for row in side] for side in (clean, corrupted))  # they are random: any may be padding
+    one, other = ([Unpadded(row) for row in side] for side in (clean, corrupted))  # random tokens may be padding
     return PromptPairs(one, other, answer, wrong, {name: [1, 2, 1] for name in positions})
 
 

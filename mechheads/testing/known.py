@@ -5,21 +5,21 @@ Their weights come with the package.
 **Compiled.** A program in RASP (Weiss et al. 2021, arXiv 2106.06981) was compiled by tracr (Lindner et al. 2023, arXiv
 2301.05062) to a transformer without norms, and its weights were put into a GPT-2 that computes the same: each norm has
 weights of 1e6 and an epsilon of 1e12, so that it only subtracts the mean, and one more direction of the residual stream
-keeps the mean at zero. The logit of what the program gives is 20, and 0 otherwise. One more program was compiled by
-torchwright (Porter 2026, github.com/physicsrob/torchwright) to a Phi-3 with its norms, rotations and gates. tracr and
-torchwright have the Apache licence, version 2.0. The compilers make the heads that the program needs. All others attend
-at random, and write to directions that nothing reads.
+keeps the mean at zero. The logit of the program's output is 20, and other logits are 0. One more program was compiled
+by torchwright (Porter 2026, github.com/physicsrob/torchwright) to a Phi-3 with its norms, rotations and gates. tracr
+and torchwright have the Apache licence, version 2.0. The compilers make the heads that the program needs. All others
+attend at random, and write to directions that nothing reads.
 
 **Trained.** A program says what the model computes, and which head or MLP computes each of its variables. A GPT-2 with
 random weights was trained to it by strict interchange-intervention training (SIIT; Gupta et al. 2024, InterpBench,
 arXiv 2407.14494; Geiger et al. 2022, arXiv 2112.00826):
 
 - it gives the program's answers;
-- if a head or MLP of the program gets what it gave in another text, the answer is the program's with the variable's
-  value of the other text;
-- if any other head or MLP gets what it gave in another text, the answer stays.
+- if the output of a head or MLP of the program is replaced by its output on another text, the answer is the program's
+  with the variable's value in the other text;
+- if the output of any other head or MLP is replaced in the same way, the answer stays the same.
 
-Nothing is said of what such a model does if a head is taken away (zero ablation): training only interchanged.
+Training only interchanged outputs, so the behaviour of such a model under zero ablation is unknown.
 
 **Behaving.** The weights of a GPT-2 were computed, so that some heads attend to the token before, to earlier copies and
 so on, with noise of half their size. The other heads attend and write at random.
@@ -51,13 +51,13 @@ SPECIAL = ("<bos>", "<eos>", "<pad>", "<unk>")
 
 @dataclass(frozen=True)
 class KnownNode:
-    """What a head or MLP does.
+    """The known function of a head or MLP.
 
     Attributes:
         name: the variable of the program that it computes, or its behaviour.
         does: the same in words.
-        attends: the name that a profile has for its attention, or None if it has none. A head that finds nothing to
-            attend to rests on the first token, so a profile may call it a sink too.
+        attends: the name for its attention in a profile, or None if it has none. A head that has no token to attend to
+            rests on the first token, so a profile may call it a sink too.
     """
 
     name: str
@@ -72,7 +72,7 @@ class KnownModel:
     Attributes:
         model: the model, in float32 on the CPU.
         program: the text of the program that it computes, as Python; empty if it was built to behave.
-        nodes: what each head and MLP does that is known to do something.
+        nodes: the known function of each head and MLP that has one.
         texts: texts for a profile. The program need not have an answer to them.
         all_pairs: pairs of texts of the same length with different answers after their last words: the clean and the
             corrupted texts, and the answers to both.
@@ -121,7 +121,7 @@ class KnownModel:
 
 
 def compiled_model(name: str) -> KnownModel:
-    """A transformer that was compiled from a program, for testing what finds heads and circuits.
+    """A transformer that was compiled from a program, for tests of methods that find heads and circuits.
 
     ``help(mh.testing.known)`` describes its weights.
 
@@ -142,7 +142,7 @@ def compiled_model(name: str) -> KnownModel:
 
 
 def trained_model(name: str) -> KnownModel:
-    """A transformer that was trained to a known circuit, for testing what finds heads and circuits.
+    """A transformer that was trained to a known circuit, for tests of methods that find heads and circuits.
 
     ``help(mh.testing.known)`` describes the training, which did not see the texts of ``pairs``.
 
@@ -160,10 +160,10 @@ def trained_model(name: str) -> KnownModel:
 
 
 def behaving_model() -> KnownModel:
-    """A transformer whose heads attend in known ways, for testing what says how heads behave.
+    """A transformer whose heads attend in known ways, for tests of methods that describe heads.
 
-    Two heads have each behaviour, and one is primary: it copies the word that it attends to, and two backup heads stand
-    in for it. Negative heads lower the logit of the word that they attend to.
+    Two heads have each behaviour, and one is primary: it copies the word that it attends to, and two backup heads
+    replace it if it is ablated. Negative heads lower the logit of the word that they attend to.
 
     >>> made = mh.testing.behaving_model()
     >>> profile = mh.profile_heads(made.model, made.texts, window=100)
@@ -179,13 +179,13 @@ def read_known(name: str, path: Path) -> KnownModel:
 
     with np.load(path) as file:
         facts = json.loads(file["about"].tobytes())
-        weights = {at: torch.from_numpy(file[at]) for at in file.files if at != "about"}
+        weights = {key: torch.from_numpy(file[key]) for key in file.files if key != "about"}
     config = AutoConfig.for_model(**facts["config"])
     tokenizer = word_tokenizer(facts["vocabulary"], name, config.max_position_embeddings)
     with torch.random.fork_rng(devices=[]):
-        made = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
-        made.load_state_dict(weights)
-        model = from_transformers(made, tokenizer, name)
+        own = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+        own.load_state_dict(weights)
+        model = from_transformers(own, tokenizer, name)
     nodes: dict[Node, KnownNode] = {
         HeadId.parse(at) if "H" in at else Mlp(int(at.removeprefix("L").removesuffix(".mlp"))): KnownNode(*it)
         for at, it in sorted(facts["nodes"].items())
