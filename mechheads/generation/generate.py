@@ -28,12 +28,11 @@ from mechheads.interventions.basic import (
     Mean,
     MeanOf,
     PatternOfTokens,
-    needs_of,
     site_of,
 )
 from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks
 from mechheads.io.text import described, entries
-from mechheads.limits import Limits, current
+from mechheads.limits import current
 from mechheads.messages.arguments import Positive, Within, check_arguments
 from mechheads.messages.notices import until_interrupted, wrapped
 from mechheads.model.analysis import analysis
@@ -51,22 +50,18 @@ Off = Sequence[HeadLike] | HeadLike
 Texts = Callable[[], list[tuple[list[int], list[int]]]]
 """Returns, for each row of the current forward pass, its tokens so far and the positions that the pass computes."""
 
-_IN_CONTEXT = 16
-"""The largest number of prompts in an intervention's ``context.base``."""
-
 
 @torch.no_grad()
 def changes_of(model: Model, tokens: Tokens, heads: Sequence[HeadId], intervention: Intervention) -> list[HeadChange]:
     """A change for each head that applies an intervention to any text; for each key/value head if its site is k or v.
-    The mean of ``mh.Mean()`` is over ``tokens``; other interventions get the run of the first 16 as base run."""
-    limits = current().limits
+    The mean of ``mh.Mean()`` is over ``tokens``; an intervention has no cached runs in its context."""
     if isinstance(intervention, Mean):
-        intervention = MeanOf(HeadCache.run(model, tokens, sites=("z",), limits=limits))
+        intervention = MeanOf(HeadCache.run(model, tokens, sites=("z",), limits=current().limits))
     if isinstance(intervention, MeanOf):
         z = {head: intervention.of(head) for head in heads}
         changes = [HeadChange(head.layer, head.head, "z", partial(_constantly, z=z[head])) for head in heads]
     else:
-        changes = _by_intervention(model, tokens, heads, intervention, limits)
+        changes = _by_intervention(model, heads, intervention)
     for change in changes:
         _check_alone(change, model)
     return changes
@@ -97,11 +92,9 @@ def _constantly(value: Tensor, z: Tensor) -> Tensor:
     return z.to(value).expand_as(value)
 
 
-def _by_intervention(
-    model: Model, tokens: Tokens, heads: Sequence[HeadId], intervention: Intervention, limits: Limits
-) -> list[HeadChange]:
+def _by_intervention(model: Model, heads: Sequence[HeadId], intervention: Intervention) -> list[HeadChange]:
     """The changes of an intervention; one for each key/value head if it changes k or v."""
-    site, needs = site_of(intervention), needs_of(intervention)
+    site = site_of(intervention)
     if site == "pattern":
         raise ValueError(
             "intervention is on the pattern, of which text that is written has one row; give one on z or q"
@@ -115,21 +108,21 @@ def _by_intervention(
             raise ValueError(
                 f"intervention changes {site}, which {shared} share; turn off {rest} too, or give one on z or q"
             )
-    base: Any = None
-    if needs:
-        base = HeadCache.run(model, tokens.rows(slice(_IN_CONTEXT)), sites=needs, limits=limits)
-    put = partial(_put, intervention=intervention, base=base)
+    put = partial(_put, intervention=intervention)
     return [HeadChange(first.layer, first.head // size, site, partial(put, head=first)) for first in firsts]
 
 
-def _put(value: Tensor, intervention: Intervention, base: Any, head: HeadId) -> Tensor:
+def _put(value: Tensor, intervention: Intervention, head: HeadId) -> Tensor:
     every = torch.ones(value.shape[:2], dtype=torch.bool, device=value.device)
-    return intervention(value, Context(head, base, None, every))
+    return intervention(value, Context(head, None, None, every))  # pyright: ignore[reportArgumentType]
 
 
 def _check_alone(change: HeadChange, model: Model) -> None:
     """Check that a change treats every row and position by itself, because text is written token by token."""
-    must = "intervention must treat every row and every position on its own, as text is written token by token"
+    must = (
+        "intervention must treat every row and every position on its own, without context.base, as text is written "
+        "token by token"
+    )
     value = torch.linspace(-1, 1, 6 * model.d_head).view(2, 3, -1).to(model.device, model.dtype)
     try:
         new = change.function(value.clone())

@@ -197,17 +197,11 @@ def as_here() -> settings:
 
 def template_of(tokenizer: Any) -> str:
     """The source of a tokenizer's chat template."""
-    template = getattr(tokenizer, "chat_template", None)
+    templates = getattr(tokenizer, "chat_template", None)
+    template = templates.get("default") if isinstance(templates, Mapping) else templates
     if not template:
-        raise ValueError("this model has no chat template; give prompts as plain strings or token ids")
-    if isinstance(template, str):
-        return template
-    if "default" not in template:
-        raise ValueError(
-            f"this model has several chat templates, {', '.join(map(repr, template))}, and none is the default; choose "
-            "one: model.tokenizer.chat_template = model.tokenizer.chat_template[...]"
-        )
-    return template["default"]
+        raise ValueError("this model has no (default) chat template; give prompts as plain strings or token ids")
+    return template
 
 
 def apply_template(tokenizer: Any, messages: list[Any], **options: Any) -> str:

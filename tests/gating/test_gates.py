@@ -320,7 +320,7 @@ def test_each_set_stops_on_its_own_plateau() -> None:
 
     start = State.begin(torch.tensor([[[9.0]], [[-9.0]]]), 400)
     schedules = [Schedule(0, 400, (0.01, 0.01))] * 2
-    quiet: dict[str, Any] = {"seen": lambda state: None, "name": ""}
+    quiet: dict[str, Any] = {"see": lambda state: None, "name": ""}
     end = descend(Descent(objective, 4, schedules, settings(tolerance=1e-6), ALL), start, **quiet)
     assert end.stopped.tolist() == [150, 400] and end.done == 400
     assert end.loss[0, 150:].isnan().all() and not end.loss[1].isnan().any()
