@@ -139,8 +139,8 @@ def attention_attribution(
     with the keys as they are, and the part of a summand of the keys its product with the query as it is. So the parts
     of each side sum to the total. In a model with soft caps, the score is the one before the cap.
 
-    This is what the score consists of, not what would happen without a part: ``mh.path_patch`` measures that, with the
-    receivers ``"L5H1.q"`` and ``"L5H1.k"``.
+    These are parts of the score, not effects of removing a part, which ``mh.path_patch`` measures with the receivers
+    ``"L5H1.q"`` and ``"L5H1.k"``.
 
     Args:
         prompts: prompts or, of pairs, the clean side.

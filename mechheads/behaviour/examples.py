@@ -143,8 +143,8 @@ def head_examples(
     The examples of a head are windows drawn from each tenth of all windows, ordered by its activity; the windows with
     its highest and its lowest activity; and windows drawn from all.
 
-    The activity of a head at a query q is the norm of what it moves there from all tokens but the first, as a share of
-    the norm of the residual stream x that it reads:
+    The activity of a head at a query q is its attention to all tokens but the first, weighted by the norm of v W_O, as
+    a share of the norm of the residual stream x at q:
 
         activity(q) = sum over k >= 1 of A(q, k) norm(v(k) W_O)  /  norm(x(q))
 
@@ -161,7 +161,7 @@ def head_examples(
         A table with a row for each example, and its tokens and attention. After Ctrl-C, the examples are from the
         windows read until then.
 
-    Kobayashi et al. 2020 (arXiv 2004.10102), equation 5, for the norm of what is moved.
+    Kobayashi et al. 2020 (arXiv 2004.10102), equation 5, for attention weighted by norms.
 
     >>> examples = mh.behaviour.head_examples(model, n_tokens=1280)
     >>> examples.of("L16H0")["part"].unique().tolist()

@@ -1,6 +1,6 @@
 """Measures of every head on windows of text, computed layer by layer while the model runs; only means are stored.
 
-``mh.profile_heads`` says which keys each behaviour has. Only queries that have such a key are counted. Except for
+``mh.profile_heads`` lists the keys of each behaviour. Only queries that have such a key are counted. Except for
 ``first`` and ``self``, keys of the query q lie between 1 and q - 1 (the *middle*). The null of a behaviour is the same
 attention with the keys of each query permuted: within the middle, or among all keys for ``first`` and ``self``. Its
 mean over all permutations is the attention to all permuted keys, times the share of them that the behaviour has.
@@ -27,7 +27,7 @@ from mechheads.model.proof import Claim, last_and_drawn
 
 BEHAVIOURS = ("first", "self", "previous", "duplicate", "induction", "delimiter")
 MOVED = tuple(f"{name}_moved" for name in BEHAVIOURS)
-"""The behaviours again, with attention weighted by the norm of what is moved."""
+"""The behaviours again, with attention weighted by the norm of v W_O."""
 FITS = tuple(f"{name}_fit" for name in PROGRAMS)
 """How well each program of the package fits the pattern, J."""
 OTHERS = ("position", "position_null", "entropy", "distance", "norm", "copying")

@@ -65,7 +65,7 @@ class HeadProfile(HeadScores):
     averaged over queries that have such keys and over windows; for ``position`` it is the share of the variance of
     attention that the distance explains. Further variables over the same dimensions: ``null``, the same for permuted
     keys; ``excess``, the difference, with ``excess_low`` and ``excess_high``, to which ``p_value`` and ``q_value``
-    belong; ``moved``, the score with attention weighted by the norm of what is moved, and ``moved_excess``; ``named``.
+    belong; ``moved``, the score with attention weighted by the norm of v W_O, and ``moved_excess``; ``named``.
     Over (layer, head): ``entropy`` of attention in nats, ``distance`` in tokens with ``distance_10``, ``distance_50``
     and ``distance_90``, ``norm`` of the head's output relative to the residual stream, and ``copying``, each with
     ``_low`` and ``_high`` where it is a mean over windows. Over (layer, head, program): ``fit``, how well each program

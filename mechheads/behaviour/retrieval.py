@@ -26,8 +26,8 @@ from mechheads.runs.head_cache import HeadCache
 def needle_prompts() -> dict[str, Prompts]:
     """A short needle task for ``retrieval_heads``, and two controls: 24 prompts of each kind.
 
-    All have the same sentences around the question. ``"retrieved"``: a word that the text says; its position
-    ``"place"`` is where the word stands. ``"known"``: a capital that the text does not say. ``"computed"``: a sum.
+    All have the same sentences around the question. ``"retrieved"``: the answer is a word in the text, at the position
+    ``"place"``. ``"known"``: a capital that is not in the text. ``"computed"``: a sum.
 
     Gema, Alex & Minervini 2026 (arXiv 2607.01002), whose controls are parametric recall and arithmetic.
 

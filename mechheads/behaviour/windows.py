@@ -64,7 +64,7 @@ def check_window(model: Model, window: int | None, usual: int) -> int:
 
 
 def tokens_in_batch(model: Model, length: int) -> int:
-    """How many tokens of windows are measured at a time; as many as fit into 4 GB if weights are on disk."""
+    """The number of tokens of windows to measure at a time; if weights are on disk, as many as fit into 4 GB."""
     if model.backend.on_disk is None:
         return AT_ONCE
     return max(AT_ONCE, DEFAULT_BUDGET // (_COPIES * token_bytes(model, length)))

@@ -136,7 +136,7 @@ def task_log_prob(
 
     Args:
         off: the heads that are off at all positions; by default none.
-        intervention: what a head that is off gives, as in ``mh.generate``; ``"mean"`` is over all tokens of the items.
+        intervention: the output of a head that is off, as in ``mh.generate``; a ``"mean"`` is over all items' tokens.
         reduce: ``"mean"`` over the tokens of a target, or ``"sum"``, the log-probability of the whole target.
 
     Returns:
@@ -209,7 +209,7 @@ def _prove(model: Model, tokens: TaskTokens) -> None:
     with torch.no_grad():
         open_gates = torch.ones(1, model.n_layers, model.n_heads, device=model.device)
         final = _final_states(model, ids, lengths[:, None] - 1, open_gates, (), False)[0, :, 0]
-    model.backend.proofs.claim_ends("what gates give for item", ids, lengths, final)
+    model.backend.proofs.claim_ends("the run under gates of item", ids, lengths, final)
     model.backend.proofs.prove()
 
 
@@ -279,7 +279,7 @@ def _claim(
         ids, read = tuple(tokens.ids[i, : int(tokens.lengths[i]) - 1].tolist()), is_read[0, i]
         states = final[0, i, read].detach()
         model.backend.proofs.claim(
-            [Claim(f"what gates give for item {i}", ids, tuple(at[i, read].tolist()), states, edits)]
+            [Claim(f"the run under gates of item {i}", ids, tuple(at[i, read].tolist()), states, edits)]
         )
 
 

@@ -32,7 +32,7 @@ _DEFAULT_N, _WORDS, _IN_PROMPT = 200, 1000, 10
 
 
 def task_names() -> tuple[str, ...]:
-    """The names that ``load_task`` knows: the tasks of the package and its relations."""
+    """The names that ``load_task`` accepts: the tasks of the package and its relations."""
     return (*_TASKS, "aba_abb", *relation_names())
 
 

@@ -243,9 +243,9 @@ def generate(
         sampling: how many tokens are written, and how each is chosen. A whole number is the largest number of new
             tokens, each the most probable. By default up to 128.
         off: heads that are off while the prompt is read and while new tokens are written.
-        intervention: what a head that is off gives, as in ``mh.sweep``: ``"mean"``, its mean over all tokens of the
-            prompts; ``"zero"``; ``"uniform"``, what it gives if it attends equally to all tokens so far; or any other
-            that treats every token by itself.
+        intervention: the output of a head that is off, as in ``mh.sweep``: ``"mean"``, its mean over all tokens of the
+            prompts; ``"zero"``; ``"uniform"``, its output if it attends equally to all tokens so far; or any other that
+            treats every token by itself, without ``context.base``.
         hooks: (hook name, function of value and hook), with names from ``Model.hook_name``. They are called for the
             prompt, perhaps in two parts, and then for one token at a time of each unfinished row. So a function must
             treat every row and every position independently.

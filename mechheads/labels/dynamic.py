@@ -1,7 +1,7 @@
 """Dynamic relation scores: whether a head maps sources to targets in context, as its weights predict.
 
 MAPS (Elhelo & Geva 2025, arXiv 2412.11965, section 4.1) puts every source of a relation into templates and reads
-what each head writes at the last position:
+the output of each head at the last position:
 
     phi_dyn = mean over (s, t) in R of 1[t is among the k largest entries of z_h W_O W_U]
 

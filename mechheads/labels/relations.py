@@ -412,7 +412,7 @@ def usable_pairs(
 
 
 def in_vocabulary(relations: Relations, tokenizer: Any) -> list[Relation]:
-    """The relations with a pair that can be scored; if there are none, all, so that scoring them says why."""
+    """The relations with a pair that can be scored; if there are none, all, so that scoring raises the reason."""
     every = usable_pairs(relations, tokenizer, min_pairs=0)
     return [usable.relation for usable in every if usable.pairs] or [usable.relation for usable in every]
 

@@ -102,8 +102,8 @@ def relation_scores(
         standard deviations of its row a source raises its target above the relation's other targets, with the
         ``carried`` reading, or without that with the reading in which it is farthest from zero; and
         ``contrast_embedding`` and so on. Also ``n_pairs`` and ``relation_category`` (relation), and ``pair`` (relation,
-        prompt). ``provenance["ledger"]`` says which pairs are not scored, and why; ``provenance["no_reading"]`` why a
-        model lacks a reading. After Ctrl-C, the layers scored so far; the others are NaN.
+        prompt). ``provenance["ledger"]`` lists the pairs that are not scored, and why; ``provenance["no_reading"]``, why
+        a model lacks a reading. After Ctrl-C, layers that were not scored are NaN.
 
     Raises:
         ValueError: if a relation has no single-token pairs, or the model has no tokenizer or lacks the reading

@@ -77,7 +77,7 @@ def check(thing: Any, model: Model | None = None, prompts: AnyPrompts | None = N
 
     Args:
         thing: a metric if ``@mh.metric`` declares it or its first argument is ``logits``; else an intervention.
-        model: by default, a tiny random Llama with grouped keys and values that knows the words 0 to 249.
+        model: by default, a tiny random Llama with grouped keys and values, whose words are 0 to 249.
         prompts: by default, three pairs of random tokens of different lengths, with answers and wrong answers.
 
     Returns:

@@ -10,8 +10,8 @@ by torchwright (Porter 2026, github.com/physicsrob/torchwright) to a Phi-3 with 
 and torchwright have the Apache licence, version 2.0. The compilers make the heads that the program needs. All others
 attend at random, and write to directions that nothing reads.
 
-**Trained.** A program says what the model computes, and which head or MLP computes each of its variables. A GPT-2 with
-random weights was trained to it by strict interchange-intervention training (SIIT; Gupta et al. 2024, InterpBench,
+**Trained.** A program defines the model's answers, and the head or MLP that computes each of its variables. A GPT-2
+with random weights was trained to it by strict interchange-intervention training (SIIT; Gupta et al. 2024, InterpBench,
 arXiv 2407.14494; Geiger et al. 2022, arXiv 2112.00826):
 
 - it gives the program's answers;
@@ -98,8 +98,8 @@ class KnownModel:
     def pairs(self, n: int = 24) -> PromptPairs:
         """The first pairs, for patching. ``answer`` and ``wrong`` are the answers to both texts.
 
-        Of a behaving model, the clean text ends with a copy of an earlier word, and the answer is what followed it; the
-        wrong answer is another word of the text.
+        The clean text of a behaving model ends with a copy of an earlier word, and the answer is the word that followed
+        it; the wrong answer is another word of the text.
 
         Raises:
             ValueError: if there are fewer pairs than ``n``, or ``n`` is less than 1.

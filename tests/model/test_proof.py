@@ -253,5 +253,5 @@ def test_what_runs_without_a_cache_is_proved(tiny: Callable[[str], Path], name: 
 def test_wrong_gates_are_noticed(tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     model, final = mh.load(tiny("llama"), backend="bridge"), gates._final_states
     monkeypatch.setattr(gates, "_final_states", lambda *args: 1.05 * final(*args))
-    with pytest.raises(NotProved, match="what gates give for item"):
+    with pytest.raises(NotProved, match="the run under gates of item"):
         mh.task_log_prob(model, TASK, off=["L1H2"])

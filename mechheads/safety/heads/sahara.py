@@ -247,7 +247,7 @@ class _Search:
         for i in shortest_and_longest(tokens.lengths):
             ids = tuple(tokens.ids[i, : int(tokens.lengths[i])].tolist())
             at = tuple(self.intact.at_on_cpu[i].tolist())
-            proofs.claim([Claim(f"what a group of heads gives for prompt {i}", ids, at, final[i], edits)])
+            proofs.claim([Claim(f"the run without a group of heads of prompt {i}", ids, at, final[i], edits)])
 
     def compare(self, chosen: Sequence[HeadId], steps: Sequence[np.ndarray], draws: int, seed: int) -> pd.DataFrame:
         """The group at each size, the heads with the best single scores, and random heads; NaN after Ctrl-C."""
