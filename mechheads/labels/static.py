@@ -99,11 +99,11 @@ def relation_scores(
         per pair, NaN beyond a relation's last pair. Further variables over (layer, head, relation): ``reading``, the
         one with the largest score, empty if no pair is hit; ``phi_embedding``, ``phi_first_mlp`` and ``phi_carried``;
         ``null_phi``, the mean over the shuffles if the score was tested; ``suppression``; and ``contrast``: how many
-        standard deviations of its row a source raises its target above the relation's other targets, with the
-        ``carried`` reading, or without that with the reading in which it is farthest from zero; and
-        ``contrast_embedding`` and so on. Also ``n_pairs`` and ``relation_category`` (relation), and ``pair`` (relation,
-        prompt). ``provenance["ledger"]`` lists the pairs that are not scored, and why; ``provenance["no_reading"]``, why
-        a model lacks a reading. After Ctrl-C, layers that were not scored are NaN.
+        standard deviations of its row a source raises its target above the relation's other targets, for the
+        ``carried`` reading or, without it, the reading in which it is farthest from zero; and ``contrast_embedding``
+        and so on. Also ``n_pairs`` and ``relation_category`` (relation), and ``pair`` (relation, prompt).
+        ``provenance["ledger"]`` lists the pairs that are not scored, and why; ``provenance["no_reading"]`` names the
+        readings that the model lacks, and why. After Ctrl-C, layers that were not scored are NaN.
 
     Raises:
         ValueError: if a relation has no single-token pairs, or the model has no tokenizer or lacks the reading
