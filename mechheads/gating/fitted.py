@@ -65,9 +65,9 @@ class FitSettings:
         regulariser: whether the pull acts on the ``"mean"`` or the ``"sum"`` of the logits over heads.
         reduce: whether the log-probability of a target is the ``"mean"`` or the ``"sum"`` over its tokens.
         clip_logits: a logit is pulled only until it reaches + or - this value.
-        clip_side: with ``"pulled"``, logits beyond the value are not pulled only on the side to which they are pulled.
-            With ``"both"``, logits beyond it on the other side are not pulled either, and a gate that starts there (1
-            in 28) or drifts there rarely comes back.
+        clip_side: with ``"pulled"``, the limit applies only on the side to which logits are pulled. With ``"both"``,
+            logits beyond it on the other side are not pulled either, and a gate that starts there (1 in 28) or drifts
+            there rarely comes back.
         clip_gradient: the norm to which a seed's gradient is clipped; None for no clipping.
         clip_difference: the largest difference between the two log-probabilities of a pair that counts in
             ``contrast_gates``, in nats.

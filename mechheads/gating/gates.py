@@ -61,7 +61,7 @@ class SharedRow:
 
     item: Int[Tensor, " token"]  # a text that each token of the row belongs to
     position: Int[Tensor, " token"]  # the token's position in this text
-    seen: Bool[Tensor, "token token"]  # whether each token of the row sees each other
+    seen: Bool[Tensor, "token token"]  # whether each token of the row sees each other token
     index: Int[Tensor, "item pos"]  # the row's index of each token of each text; 0 from its end on
 
 
