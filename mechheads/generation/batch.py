@@ -31,7 +31,7 @@ _FOLLOWED: dict[str, Callable[..., Any]] = {
     "no_repeat_ngram_size": lambda size, ends: processors.NoRepeatNGramLogitsProcessor(size),
     "suppress_tokens": lambda ids, ends: processors.SuppressTokensLogitsProcessor(ids, ends.device),
 }
-"""For each generation setting that is followed, its logits processor, made from its value and the end tokens."""
+"""The logits processor of each generation setting that is followed, from the setting's value and the end tokens."""
 _NEUTRAL = (None, 0, 1, [])
 """Values of these settings that change nothing."""
 

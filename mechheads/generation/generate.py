@@ -233,7 +233,7 @@ def generate(
     intervention: InterventionLike = "mean",
     hooks: Sequence[Hook] = (),
 ) -> Generated:
-    """Continue prompts until an end token or ``sampling.max_new_tokens``, with heads on or off.
+    """The continuations of prompts, up to an end token or ``sampling.max_new_tokens``, with heads on or off.
 
     Of the model's own generation settings, ``repetition_penalty``, ``no_repeat_ngram_size`` and ``suppress_tokens``
     apply as in its own ``generate``; the others, such as beams, do not.

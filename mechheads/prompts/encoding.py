@@ -56,7 +56,7 @@ def piece_ids(piece: str, tokenizer: Any) -> list[int]:
 
 
 def text_of(ids: Sequence[int], tokenizer: Any) -> str | None:
-    """The text that has these tokens, without beginning tokens if it can be; None if there is no such text."""
+    """The text that has these tokens, with beginning tokens left out if they can be; None if there is no such text."""
     begin, ids = begin_tokens(tokenizer), list(ids)
     for start in dict.fromkeys([len(begin) if ids[: len(begin)] == begin else 0, 0]):
         text = tokenizer.decode(ids[start:], skip_special_tokens=False, clean_up_tokenization_spaces=False)

@@ -23,7 +23,7 @@ PromptLike = str | Chat | Sequence[int]
 PositionLike = str | int | tuple[int, int]
 """A piece of the prompt that occurs once, a token index, or a (start, end) span of characters."""
 _UNPADDED = 'the texts, or the ids of each without padding, tokenizer(texts)["input_ids"]'
-"""What to give in place of padded rows."""
+"""The advice for padded rows."""
 
 
 class Unpadded(tuple[int, ...]):
