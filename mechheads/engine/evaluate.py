@@ -39,7 +39,7 @@ class Reading:
 
     @classmethod
     def of(cls, metric: Metric, model: ModelCore, pos: int) -> Reading:
-        """The reading of a metric of prompts of ``pos`` tokens."""
+        """The reading of a metric on prompts of ``pos`` tokens."""
         activation = MetricInfo.of(metric).read
         if activation is None:
             return cls(None, model.n_layers, model.d_vocab)

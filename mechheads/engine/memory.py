@@ -32,7 +32,7 @@ def keep_freed_memory() -> None:
 
 
 class Cost(TorchDispatchMode):
-    """What a ``with`` block takes: the largest sum of bytes of all tensors made in it, without what an operation uses
+    """The cost of a ``with`` block: the largest sum of bytes of all tensors made in it, without what an operation uses
     internally (``peak``), and the floating-point operations of products (``flops``)."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Files: ``mechheads.io.rows`` reads tables; the modules read text, JSON and cells, and write files."""
+"""Files: ``mechheads.io.rows`` reads tables; other modules read text, JSON and cells, and write files."""
 
 from mechheads.io.rows import rows
 

@@ -179,7 +179,7 @@ class Table:
         """The texts of the columns that arguments name, and a sentence on how many rows and which columns they are."""
         columns = self.pick(call, only=False, **arguments)
         texts = {name: self.texts(column) for name, column in columns.items()}
-        return texts, f"{self.name}, {self.taken(list(columns.values()))}"
+        return texts, f"{self.name}, {self.summary(list(columns.values()))}"
 
     def prompts(self, column: str) -> list[Any]:
         """The cells of a column of prompts: texts, or lists, which are chats or token ids."""
@@ -191,7 +191,7 @@ class Table:
         cells = list(map(whole_number, self.cells(column)))
         return None if None in cells else [cell for cell in cells if cell is not None]
 
-    def taken(self, columns: Sequence[str]) -> str:
+    def summary(self, columns: Sequence[str]) -> str:
         """How many rows of which columns were read, and which columns were not used, not even to choose rows."""
         unused = [name for name in self.first if name not in (*columns, *self.by)]
         n, total = len(self.at), len(self.rows)

@@ -1,1 +1,1 @@
-"""The ledger: a file of finished results, so that a killed run resumes where it stopped."""
+"""The ledger: a file of finished units, so that a killed run resumes where it stopped."""

@@ -1,1 +1,1 @@
-"""Messages to the user: progress bars, warnings, "did you mean"."""
+"""Messages to the user: checks of arguments, warnings, "did you mean"."""

@@ -100,7 +100,7 @@ class Backend(ABC):
     layouts: tuple[Layout, ...]
     """The layouts that this adapter offers, the cheapest first."""
     instead: str = ""
-    """What to use if this adapter gives other logits than transformers, for messages."""
+    """Advice for messages if this adapter gives other logits than transformers."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -360,7 +360,7 @@ class Backend(ABC):
 
     @property
     def devices(self) -> Devices:
-        """Where the parts of the model are."""
+        """The devices of the parts of the model."""
         return self.changes.once("devices", lambda: devices_of(self.module.blocks, self.module.W_E))
 
     @property
@@ -447,7 +447,7 @@ class Backend(ABC):
 
     @abstractmethod
     def first_mlp(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        """What block 0's MLP gives if the heads write nothing."""
+        """The output of block 0's MLP if the heads write nothing."""
 
     def scale(self, layer: int | None, norm: Literal["ln1", "ln1_post"] = "ln1") -> Float[Tensor, " d_model"]:
         """The scale of a layer's norm, or of the final one, measured on a vector that norms only scale."""

@@ -1,4 +1,4 @@
-"""What the package needs of a model: its sizes, weights and tokenizer, under the same names for every model."""
+"""``ModelCore``: a model's sizes, weights and tokenizer, under the same names for every model."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _PLACES = 16
 """How many tokens' logits are compared; all logits would take gigabytes if the vocabulary is large."""
 _WINDOWS = ("sliding_window", "window_size", "attention_chunk_size", "local_attention")
 _CONTEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
-"""What configs call the attention window, and the context."""
+"""The names of the attention window, and of the context, in configs."""
 _ERRORS = (
     ValueError,
     RuntimeError,

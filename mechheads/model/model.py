@@ -37,7 +37,7 @@ class Model(ModelCore):
     def cache(
         self, prompts: Prompts | Tokens | Sequence[PromptLike], *, sites: Sequence[str] = ("z", "pattern")
     ) -> HeadCache:
-        """Run prompts once and keep every head's pattern and output; see ``HeadCache``.
+        """Run prompts once and cache every head's pattern and output; see ``HeadCache``.
 
         >>> run = model.cache(["The capital of France is"])
         >>> run.z["L23H4"].shape
@@ -47,7 +47,7 @@ class Model(ModelCore):
 
 
 def source_of(model: Model) -> Source:
-    """What loads the model in another process."""
+    """The source from which another process can load the model."""
     if model.backend.devices.several:
         raise ValueError(
             f"workers: model {model.name!r} is on {len(model.backend.devices.each)} devices, and each worker would "

@@ -39,7 +39,7 @@ class Blocks(Protocol):
 
 
 _NAMES_OF_KEYS = ("past_key_values", "cache", "layer_past", "past_key_value")
-"""What releases of transformers, and code that comes with a model, call cached keys."""
+"""The names of cached keys in releases of transformers, and in code that comes with a model."""
 
 
 def name_of_keys(forward: Callable[..., Any]) -> str:
@@ -83,7 +83,7 @@ def mask_of(seen: Bool[Tensor, "row 1 pos key"], dtype: torch.dtype) -> Float[Te
 
 @dataclass(frozen=True)
 class Devices:
-    """Where the parts of a model are: ``home``, which has the embedding and what analyses see, and each block."""
+    """The devices of a model: ``home``, of the embedding and of all that analyses see, and the one of each block."""
 
     home: torch.device
     blocks: tuple[torch.device, ...]
@@ -105,7 +105,7 @@ class Devices:
 
 
 def devices_of(blocks: Iterable[nn.Module], embedding: Tensor) -> Devices:
-    """Where the parts of a model are; a block whose weights stay on disk runs where the embedding is."""
+    """The devices of a model; a block whose weights stay on disk runs on the device of the embedding."""
     first = (next(block.parameters(), embedding) for block in blocks)
     return Devices(embedding.device, tuple(embedding.device if at.is_meta else at.device for at in first))
 

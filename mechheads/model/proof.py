@@ -313,7 +313,7 @@ def likely_reason(backend: Backend) -> str:
 
 
 def _is_users(hook: Any) -> bool:
-    """Whether a function is no library's own."""
+    """Whether a function is the user's, and no library's."""
     while hasattr(hook, "func") or hasattr(hook, "__func__"):
         hook = getattr(hook, "func", None) or hook.__func__
     home = getattr(hook, "__globals__", {}).get("__name__") or getattr(hook, "__module__", None) or "builtins"

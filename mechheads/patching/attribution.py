@@ -91,7 +91,7 @@ def attribution_patch(
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """The estimate for every head, with the runs it was computed from; NaN for other heads, and without the place."""
+    """The estimates for a job's heads; NaN for other heads, and for prompts that do not have the place."""
 
     values: Float[np.ndarray, "layer head place prompt"]
     job: Job

@@ -36,7 +36,7 @@ class Path:
 
     @classmethod
     def between(cls, base: HeadCache, source: HeadCache, steps: int) -> Path:
-        """From a run to another over prompts of the same lengths."""
+        """The path from one run to another over prompts of the same lengths."""
         return cls(_embeddings(base), _embeddings(source), steps)
 
     def points(self, rows: slice) -> Iterator[Float[Tensor, "prompt pos d_model"]]:
@@ -148,7 +148,7 @@ def gradients_of(
 
 @dataclass(frozen=True)
 class Size:
-    """How gradients fit into memory, of which ``bytes`` are taken besides the model, cached runs included.
+    """How gradients fit into memory; ``bytes``: the memory besides the model, cached runs included.
     ``rows`` prompts run at once."""
 
     rows: int

@@ -138,7 +138,7 @@ def _names(receivers: str | Sequence[str]) -> list[str]:
 def _measured(
     inputs: CachedRuns, spec: Spec, groups: Sequence[Group], mlps: MLPs
 ) -> tuple[Job, Float[np.ndarray, "layer head group prompt"], dict[str, Any]]:
-    """Every sender's effect through every group of receivers, and the provenance that is about paths."""
+    """Every sender's effect through every group of receivers, and the provenance of the paths."""
     check_pairs(spec.prompts, "path patching")
     _check_receivers(groups, spec, inputs.model)
     names = [[FINAL] if group is None else [str(receiver) for receiver in group] for group in groups]

@@ -276,7 +276,7 @@ class PromptPairs(Wrapped):
             fields[name] = table.ids(column) if of_ids and name != "cluster" else None
             fields[name] = fields[name] or table.texts(column)
         used = [str(column) for column in (clean, corrupted, *columns.values())]
-        return cls(**fields, source=f"{table.name}, {table.taken(used)}")
+        return cls(**fields, source=f"{table.name}, {table.summary(used)}")
 
     @classmethod
     @checked

@@ -194,7 +194,7 @@ def _of_file(file: Path, description: str, part: Part, column: str | None, where
         table = table.where(where)
     texts = table.texts(column)
     repeated = len(texts) - len(set(texts))
-    description += f", {table.taken([column])}{f'; {repeated} repeat another' * (repeated > 0)}"
+    description += f", {table.summary([column])}{f'; {repeated} repeat another' * (repeated > 0)}"
     return TextSet(tuple(texts), description, part == "unsafe")
 
 

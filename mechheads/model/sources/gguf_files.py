@@ -82,7 +82,7 @@ def _make(folder: Path, make: Callable[[Path], Path]) -> None:
 
 
 def converted_folder(file: Path) -> Path:
-    """What transformers reads from a GGUF file, as a folder in the cache that is made at the first call."""
+    """A cached folder with all that transformers reads from a GGUF file, converted at the first call."""
     known_by = hashlib.sha256(repr((file_sample(file), file.stat().st_mtime_ns)).encode()).hexdigest()
     return cached_folder(
         f"gguf-{known_by[:16]}-transformers-{transformers.__version__}-{_CONVERSION}",
