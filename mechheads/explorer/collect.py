@@ -67,19 +67,19 @@ def collect(what: Any, live: Model | None = None, head: HeadLike | None = None) 
         raise ValueError(f"model is {live!r}, but the atlas is of {_size(sizes)} heads; give the model of the atlas")
     if head is not None:
         check_head(head, *sizes)
-    results = [one for one in items if not isinstance(one.thing, (Atlas, Model))]
-    for one in results:
-        if isinstance(one.thing, HeadCache):
-            check_length(one.thing.attention)
-    model = next((one.thing for one in items if isinstance(one.thing, Model)), None)
-    atlas = next((one.thing for one in items if isinstance(one.thing, Atlas)), None)
+    results = [item for item in items if not isinstance(item.thing, (Atlas, Model))]
+    for item in results:
+        if isinstance(item.thing, HeadCache):
+            check_length(item.thing.attention)
+    model = next((item.thing for item in items if isinstance(item.thing, Model)), None)
+    atlas = next((item.thing for item in items if isinstance(item.thing, Atlas)), None)
     if atlas is None and model is not None:
         atlas = _without(build_atlas(model, quick=True), results)
     atlas = atlas or Atlas(name or _A_MODEL, shape=sizes)
     copied = {"own": dict(atlas.own), "safety": dict(atlas.safety), "notes": list(atlas.notes)}
     collected = Collected(replace(atlas, model=name or _A_MODEL, **copied), {}, model)
-    for one in results:
-        _put(one, collected)
+    for item in results:
+        _put(item, collected)
     return collected
 
 
@@ -141,22 +141,22 @@ def _of_model(where: str, thing: Any) -> tuple[str, Sizes | None]:
 
 def _one_model(items: Sequence[_Item]) -> tuple[str, Sizes]:
     """The name of the one model of all items, empty if it is not known, and its size."""
-    name = next((one.model for one in items if one.model), "")
-    sizes = next((one.sizes for one in items if one.sizes is not None), None)
-    atlases = [one for one in items if isinstance(one.thing, Atlas)]
-    for one in items:
-        if one.model not in ("", name):
+    name = next((item.model for item in items if item.model), "")
+    sizes = next((item.sizes for item in items if item.sizes is not None), None)
+    atlases = [item for item in items if isinstance(item.thing, Atlas)]
+    for item in items:
+        if item.model not in ("", name):
             raise ValueError(
-                f"{one.where} is of {one.model!r}, but other results are of {name!r}; a page shows one model: give the "
-                "results of one, or a difference of scores (b - a)"
+                f"{item.where} is of {item.model!r}, but other results are of {name!r}; a page shows one model: give "
+                "the results of one, or a difference of scores (b - a)"
             )
-        if one.sizes not in (None, sizes):
+        if item.sizes not in (None, sizes):
             raise ValueError(
-                f"{one.where} is of {_size(one.sizes)} heads, but other results of {name or _A_MODEL!r} are of "
+                f"{item.where} is of {_size(item.sizes)} heads, but other results of {name or _A_MODEL!r} are of "
                 f"{_size(sizes)}; give results of one size"
             )
-        if one in atlases[1:]:
-            raise ValueError(f"{one.where} is a second atlas; a page shows one")
+        if item in atlases[1:]:
+            raise ValueError(f"{item.where} is a second atlas; a page shows one")
     if sizes is None:
         if atlases:
             return name, atlases[0].thing.sizes  # says that it has no result
@@ -167,9 +167,9 @@ def _one_model(items: Sequence[_Item]) -> tuple[str, Sizes]:
     return name, sizes
 
 
-def _put(one: _Item, collected: Collected) -> None:
+def _put(item: _Item, collected: Collected) -> None:
     """Put one result in its place in the atlas, or among the tables."""
-    atlas, thing = collected.atlas, one.thing
+    atlas, thing = collected.atlas, item.thing
     place = next((place for kind, place in _PLACES.items() if isinstance(thing, kind)), None)
     if place is not None and getattr(atlas, place) is None:
         setattr(atlas, place, thing)
@@ -177,16 +177,16 @@ def _put(one: _Item, collected: Collected) -> None:
         atlas.safety[ablation] = thing
     elif isinstance(thing, Roles):
         for role, scores in thing.items():
-            atlas.own[_unused(f"{one.name or thing.name}, {role}", atlas.own)] = scores
+            atlas.own[_unused(f"{item.name or thing.name}, {role}", atlas.own)] = scores
     elif isinstance(thing, HeadScores):
-        atlas.own[_unused(one.name or thing.name or thing.kind, atlas.own)] = thing
+        atlas.own[_unused(item.name or thing.name or thing.kind, atlas.own)] = thing
     elif isinstance(thing, (HeadPatterns, HeadCache)):
-        before = "" if one.name is None else f"{one.name}, "
+        before = "" if item.name is None else f"{item.name}, "
         patterns = thing if isinstance(thing, HeadPatterns) else patterns_of(thing.attention, before)
         atlas.patterns = patterns if atlas.patterns is None else joined(atlas.patterns, patterns)
     else:
         title = f"{thing.kind.replace('_', ' ')}, {thing.name}" if isinstance(thing, Curves) else thing.name
-        collected.tables[_unused(one.name or title, collected.tables)] = thing
+        collected.tables[_unused(item.name or title, collected.tables)] = thing
 
 
 def _is_ships(safety: SafetyHeads) -> bool:
@@ -213,11 +213,11 @@ def check_length(attention: Attention) -> None:
 
 def _without(atlas: Atlas, results: Sequence[_Item]) -> Atlas:
     """A new atlas without the parts that the results replace."""
-    for one in results:
-        for place in (place for kind, place in _PLACES.items() if isinstance(one.thing, kind)):
+    for item in results:
+        for place in (place for kind, place in _PLACES.items() if isinstance(item.thing, kind)):
             setattr(atlas, place, None)
-        if isinstance(one.thing, SafetyHeads) and _is_ships(one.thing):
-            atlas.safety.pop(_ablation(one.thing), None)
+        if isinstance(item.thing, SafetyHeads) and _is_ships(item.thing):
+            atlas.safety.pop(_ablation(item.thing), None)
     return atlas
 
 

@@ -59,7 +59,7 @@ class Parts:
             "text": self._text(head),
             "pattern": None if atlas.patterns is None else pattern_pane(atlas.patterns, head),
             "weights": None if atlas.labels is None else _relations(atlas.labels, atlas.relations, head),
-            "cause": [each.of(head) for each in self.effects if each.has[head.layer, head.head]] or None,
+            "cause": [each.of(head) for each in self.effects if each.measured[head.layer, head.head]] or None,
             "paths": paths_pane(atlas, head),
             "safety": _safety_pane(atlas, head),
         }
@@ -186,7 +186,7 @@ class _Effect:
     name: str
     title: str
     meaning: str
-    has: Bool[np.ndarray, "layer head"]
+    measured: Bool[np.ndarray, "layer head"]
     own: bool = False
 
     def of(self, head: HeadId) -> contract.Effect:

@@ -103,7 +103,7 @@ def curves(
     ['random orders, 2 draws', 'facilitation', 'interference', 'irrelevance']
     """
     grid = _grid(curves)
-    first = next(one for row in grid.values() for one in row.values())
+    first = next(result for row in grid.values() for result in row.values())
     style = _STYLES[first.kind]
     models = list(dict.fromkeys(model for row in grid.values() for model in row))
     panels = Panels(len(grid), len(models), *_sizes(len(grid), len(models)), _GAP_ACROSS, _GAP_DOWN)
@@ -133,7 +133,7 @@ def curves(
             warp_row(figure, row, symlog)
     if style.is_share and symlog is None:
         figure.update_yaxes(range=[-0.03, 1.03], tickformat=".0%", dtick=0.2)
-    _set_size_axes(figure, [one for row in grid.values() for one in row.values()])
+    _set_size_axes(figure, [result for row in grid.values() for result in row.values()])
     figure.update_xaxes(title_text=f"number of heads {style.done}", title_standoff=6, row=len(grid))
     beside = 64 + 6.8 * max(map(len, named), default=0)
     figure.update_layout(
@@ -150,28 +150,28 @@ def curves(
 def _grid(curves: Any) -> Grid:
     """The curves by row and column, after a check that they belong together."""
     if isinstance(curves, Mapping):
-        listed = [(name, model, one) for name, row in curves.items() for model, one in row.items()]
+        listed = [(name, model, result) for name, row in curves.items() for model, result in row.items()]
     else:
         several = [curves] if isinstance(curves, Curves) else curves
-        listed = [("", "", one) for one in several]
+        listed = [("", "", result) for result in several]
     if not listed:
         raise ValueError("curves is empty; give the result of an analysis, such as mh.gating.role_curve")
-    for *_, one in listed:
-        if not isinstance(one, Curves) or one.kind not in _STYLES:
-            made = f"curves of {one.kind}" if isinstance(one, Curves) else repr(one)
+    for *_, result in listed:
+        if not isinstance(result, Curves) or result.kind not in _STYLES:
+            made = f"curves of {result.kind}" if isinstance(result, Curves) else repr(result)
             raise ValueError(f"curves holds {made}; what can be drawn are curves of {', '.join(_STYLES)}")
     if not isinstance(curves, Mapping):
-        listed = [(one.name, str(one.provenance.get("model", "")), one) for *_, one in listed]
-    if len(kinds := sorted({one.kind for *_, one in listed})) > 1:
+        listed = [(result.name, str(result.provenance.get("model", "")), result) for *_, result in listed]
+    if len(kinds := sorted({result.kind for *_, result in listed})) > 1:
         raise ValueError(f"curves are of {' and '.join(kinds)}; draw each analysis in its own figure")
     grid: Grid = {}
-    for name, model, one in listed:
+    for name, model, result in listed:
         row = grid.setdefault(_TITLES.get(name, str(name)), {})
         if model in row:
             raise ValueError(
                 f"two of the curves are of {name!r} and model {model!r}; give one, or {{row: {{name: curves}}}}"
             )
-        row[model] = one
+        row[model] = result
     return grid
 
 
@@ -209,7 +209,7 @@ def _sizes(rows: int, columns: int) -> tuple[int, int]:
 
 def _set_size_axes(figure: go.Figure, shown: Sequence[Curves]) -> None:
     """Make the horizontal axes linear, with ticks at whole numbers, or logarithmic if the sizes grow by a factor."""
-    sizes = np.concatenate([one.table["k"].to_numpy() for one in shown])
+    sizes = np.concatenate([result.table["k"].to_numpy() for result in shown])
     if _grow_by_a_factor(sizes):
         ticks, first = np.unique(sizes), sizes[sizes > 0].min()
         traces: list[Any] = list(figure.select_traces())
