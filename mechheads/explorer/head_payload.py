@@ -43,7 +43,7 @@ class Parts:
 
     def __init__(self, atlas: Atlas) -> None:
         self.atlas, self.table, self.questions = atlas, atlas.to_dataframe(), atlas.questions()
-        self.known = known_columns(atlas)
+        self.known = column_metadata(atlas)
         self.effects = _effects(atlas, self.known)
         self._each = 1 if atlas.sizes[0] * atlas.sizes[1] > _MANY else 2
         self._texts = {} if atlas.examples is None else _by_head(atlas.examples)
@@ -389,7 +389,7 @@ COLUMNS = {
 """The columns of ``Atlas.to_dataframe`` that have a value of their own and are not scores."""
 
 
-def known_columns(atlas: Atlas) -> dict[str, Metadata]:
+def column_metadata(atlas: Atlas) -> dict[str, Metadata]:
     """The metadata of each column that has a value of its own."""
     own, keys, known = atlas.own_views, question_of(atlas), dict(COLUMNS)
     for name, scores in atlas.views.items():

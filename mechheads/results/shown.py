@@ -217,7 +217,7 @@ def _columns(table: pd.DataFrame, n: int | None) -> Iterator[tuple[str, list[str
             low, high = (_texts(base, table[f"{base}_{side}"].tolist(), ".3g") for side in ("low", "high"))
             ends = [f"[{a}, {b}]" if a and b else "" for a, b in zip(low, high, strict=True)]
             if base == "ci" and "score" in names:
-                ends = _of_few(table, ends, counts)
+                ends = _mark_few(table, ends, counts)
             elif base in names:  # a share, or a further score: it has an interval unless there are too few prompts
                 known = table[base].notna().tolist()
                 ends = [end or FEW * has for end, has in zip(ends, known, strict=True)]
@@ -226,7 +226,7 @@ def _columns(table: pd.DataFrame, n: int | None) -> Iterator[tuple[str, list[str
             yield name, _texts(name, table[name].tolist())
 
 
-def _of_few(table: pd.DataFrame, ends: list[str], counts: Sequence[int | None]) -> list[str]:
+def _mark_few(table: pd.DataFrame, ends: list[str], counts: Sequence[int | None]) -> list[str]:
     """Intervals as texts, or a note on too few or equal values; the count of a score that is no mean is 0 or None."""
     equal, known = (table["ci_low"] == table["ci_high"]).tolist(), table["score"].notna().tolist()
     rows = zip(ends, counts, equal, known, strict=True)

@@ -183,15 +183,15 @@ def bounded_interval(
     from_end = bounds.low if bounds.high == inf else 0.0
     for batch in estimates(Clustered(values, cluster, from_end), level):
         if bounds.share:
-            of_rows = values.reshape(-1, values.shape[-1])[batch.rows] / bounds.high
-            low[batch.rows], high[batch.rows] = (bounds.high * end for end in _of_share(of_rows, batch, bounds))
+            shares = values.reshape(-1, values.shape[-1])[batch.rows] / bounds.high
+            low[batch.rows], high[batch.rows] = (bounds.high * end for end in _interval_of_share(shares, batch, bounds))
         elif bounds.high == inf:
-            start, end = _of_positive(batch)
+            start, end = _interval_of_positive(batch)
             known = np.isfinite(end) & (batch.mean > 0)
             rows = batch.rows[known]
             low[rows], high[rows] = bounds.low + start[known], np.maximum(high[rows], bounds.low + end[known])
         elif bounds.low > -inf:
-            start, end = _of_end(batch, bounds)
+            start, end = _interval_at_bound(batch, bounds)
             known = np.isfinite(start)
             low[batch.rows[known]], high[batch.rows[known]] = start[known], end[known]
         if bounds.share or bounds.high == inf:
@@ -421,14 +421,14 @@ def mean_over_prompts(values: Float[np.ndarray, "*batch prompt"]) -> Float[np.nd
         return np.where(count > 0, np.nansum(values, axis=-1) / np.maximum(count, 1), np.nan)
 
 
-def _of_share(values: np.ndarray, batch: Estimates, bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
+def _interval_of_share(values: np.ndarray, batch: Estimates, bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
     """The interval of a share, or of a difference of shares, as a fraction of ``bounds.high``."""
     n, clusters, q = batch.counts.sum(axis=1), (batch.counts > 0).sum(axis=1), batch.quantile
     up, down = (np.nansum(np.clip(sign * values, 0, None), axis=1) / n for sign in (1, -1))
     spread = up + down - (up - down) ** 2
-    together = (batch.error / bounds.high) ** 2
-    equal = (spread <= 0) | (together <= 0)
-    effective = np.where(equal, clusters, np.minimum(spread / np.where(equal, 1, together) + 1, n))
+    variance = (batch.error / bounds.high) ** 2
+    equal = (spread <= 0) | (variance <= 0)
+    effective = np.where(equal, clusters, np.minimum(spread / np.where(equal, 1, variance) + 1, n))
     if bounds.low == 0:
         return share_interval(up, effective, quantile=q)
     # half a prompt more with 1, half with -1, one with 0
@@ -437,7 +437,7 @@ def _of_share(values: np.ndarray, batch: Estimates, bounds: Bounds) -> tuple[np.
     return (more - less) / size - reach, (more - less) / size + reach
 
 
-def _of_end(batch: Estimates, bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
+def _interval_at_bound(batch: Estimates, bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
     """The interval of values that are all equal to one bound; NaN for other values."""
     mean, clusters = batch.mean, (batch.counts > 0).sum(axis=1)
     at_end = (batch.error == 0) & ((mean == bounds.low) | (mean == bounds.high))
@@ -447,7 +447,7 @@ def _of_end(batch: Estimates, bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
     return low, high
 
 
-def _of_positive(batch: Estimates) -> tuple[np.ndarray, np.ndarray]:
+def _interval_of_positive(batch: Estimates) -> tuple[np.ndarray, np.ndarray]:
     """The interval of a mean of positive values, on the log scale; infinite if one cluster has the whole sum."""
     total, size = batch.totals.sum(axis=1, keepdims=True), batch.counts.sum(axis=1, keepdims=True)
     has = batch.counts > 0

@@ -222,7 +222,7 @@ def questions(atlas: Any, at_least: float | None = None) -> list[Question]:
     """The questions of an atlas, in the order of the page: your own scores first."""
     keys, views, own = question_of(atlas), atlas.views, atlas.own_views
     measures: dict[str, list[Measure]] = {}
-    weights = [] if atlas.labels is None else list(_of_relations(atlas.labels, atlas.relations, at_least))
+    weights = [] if atlas.labels is None else list(_relation_measures(atlas.labels, atlas.relations, at_least))
     of_one_relation = {f"phi_{measure.label.removeprefix(_PHI_OF)}": measure for measure in weights}
     for name in [*own, *(name for name in views if name not in own)]:
         if name != "phi":
@@ -231,7 +231,7 @@ def questions(atlas: Any, at_least: float | None = None) -> list[Question]:
             measure = measure or _measure(views[name], name, label, at_least)
             measures.setdefault(keys[name], []).append(replace(measure, column=name, label=label))
     if atlas.profile is not None:
-        measures["text"] = list(_on_text(atlas.profile))
+        measures["text"] = list(_text_measures(atlas.profile))
     if weights:
         measures["weights"] = weights
     tables: dict[str, dict[str, pd.DataFrame]] = {}
@@ -331,7 +331,7 @@ def _beyond(
     return (low >= least) | (high <= -least)
 
 
-def _on_text(profile: HeadProfile) -> Iterator[Measure]:
+def _text_measures(profile: HeadProfile) -> Iterator[Measure]:
     """A measure for each behaviour: its share of attention, and which heads have its name."""
     data = profile.dataset
     for at, behaviour in enumerate(PROFILED):
@@ -344,7 +344,7 @@ def _on_text(profile: HeadProfile) -> Iterator[Measure]:
         yield Measure(column, NAMES[behaviour], unit, data.sizes.get("prompt", 0), table, named)
 
 
-def _of_relations(labels: HeadLabels, relations: HeadScores | None, at_least: float | None) -> Iterator[Measure]:
+def _relation_measures(labels: HeadLabels, relations: HeadScores | None, at_least: float | None) -> Iterator[Measure]:
     """A measure for each relation: phi, with its null."""
     data = labels.dataset
     layers, heads = data.sizes["layer"], data.sizes["head"]

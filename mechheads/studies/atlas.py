@@ -153,7 +153,7 @@ class Atlas(Stages):
     @property
     def own_views(self) -> dict[str, OwnView]:
         """The views of ``own``, by their columns: one for each label of a further dimension, if there are few."""
-        taken = dict[str, Any](_on_text(self.profile, []))
+        taken = dict[str, Any](_text_columns(self.profile, []))
         if self.labels is not None:
             taken |= {"phi": self.labels}
         if self.patching is not None or self.direct is not None:
@@ -174,7 +174,7 @@ class Atlas(Stages):
         """
         heads = check_heads(None, *self.sizes)
         table = pd.DataFrame({"layer": [h.layer for h in heads], "head": [h.head for h in heads]})
-        for name, values in _on_text(self.profile, heads).items():
+        for name, values in _text_columns(self.profile, heads).items():
             table[name] = values
         if self.labels is not None:
             table["categories"] = ["; ".join(self.labels.of(head)) for head in heads]
@@ -320,7 +320,7 @@ def _has_column(variable: str, scores: HeadScores) -> bool:
     return variable not in ("p_family", "q_value") or bool(np.isfinite(scores.dataset[variable].values).any())
 
 
-def _on_text(profile: HeadProfile | None, heads: Sequence[HeadId]) -> dict[str, Any]:
+def _text_columns(profile: HeadProfile | None, heads: Sequence[HeadId]) -> dict[str, Any]:
     """The columns of the table that come from the profile."""
     if profile is None:
         return {}
