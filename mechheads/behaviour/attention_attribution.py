@@ -358,10 +358,10 @@ class ScoreParts:
         seen, cap = pattern >= torch.finfo(pattern.dtype).tiny, self._block.cap
         weights, log_p, zero = pattern.double(), pattern.double().log(), scores.new_zeros(self._n)
         capped = scores if cap is None else cap * torch.tanh(scores / cap)
-        apart = (capped + of_positions - log_p).masked_fill(~seen, 0)
-        mean = zero.index_add(0, self._prompt, weights * apart) / zero.index_add(0, self._prompt, weights)
-        apart = (apart - mean[self._prompt]).abs().masked_fill(~seen, 0)
-        off, largest = (zero.scatter_reduce(0, self._prompt, each, "amax") for each in (apart, scores.abs()))
+        differ = (capped + of_positions - log_p).masked_fill(~seen, 0)
+        mean = zero.index_add(0, self._prompt, weights * differ) / zero.index_add(0, self._prompt, weights)
+        differ = (differ - mean[self._prompt]).abs().masked_fill(~seen, 0)
+        off, largest = (zero.scatter_reduce(0, self._prompt, each, "amax") for each in (differ, scores.abs()))
         if not (off <= tolerance(self._block.model.backend) * largest.clamp_min(1)).all():
             raise self._run.inexact(
                 f"scores differ by {off.max():.2g} from those that give the pattern of {self._block.head}"

@@ -48,7 +48,7 @@ class HeadExamples(TableResult):
             it is largest, and the ``key`` from which most is moved there, with its attention as ``weight``.
         words: the texts of all tokens.
         tokens: the windows, as indices into ``words``; -1 after the end of a shorter window.
-        keys: for each query of an example, the keys with the most attention, besides the first token.
+        keys: for each query of an example, the keys with the most attention, except the first token.
         weights: the attention to these keys, in 255ths.
         first: the attention to the first token, in 255ths.
         sizes: the norm of v W_O at each key, in 255ths of the largest in the window.

@@ -82,7 +82,7 @@ def _message(message: Any, what: str) -> dict[str, str]:
         raise ValueError(f'{what} has the role {shown(role)}; it must be a text, such as "user"')
     if more := [key for key in message if key not in ("role", "content") and message[key] is not None]:
         raise ValueError(
-            f"{what} has {more[0]!r} beside its role and content, which is not read; leave it out, or write it into "
+            f"{what} has {more[0]!r} besides its role and content, which is not read; leave it out, or write it into "
             "the content"
         )
     content = message["content"]

@@ -42,7 +42,7 @@ def added_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def ids_after(context: str, piece: str, tokenizer: Any) -> list[int] | None:
-    """The token ids of a piece of text that stands after a context; None if a token spans both."""
+    """The token ids of a piece of text after a context; None if a token spans both."""
     before, joint = (text_ids(text, tokenizer, special=False)[0] for text in (context, context + piece))
     return joint[len(before) :] if joint[: len(before)] == before else None
 

@@ -68,7 +68,7 @@ class Prompts(Wrapped):
     cluster: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        _read(self, "items")
+        _read_fields(self, "items")
         if not len(self.items):
             raise ValueError("items is empty; give at least one prompt")
         columns = {"answer": self.answer, "wrong": self.wrong, "cluster": self.cluster}
@@ -160,7 +160,7 @@ class PromptPairs(Wrapped):
     source: str = ""
 
     def __post_init__(self) -> None:
-        _read(self, "clean", "corrupted")
+        _read_fields(self, "clean", "corrupted")
         if len(self.clean) != len(self.corrupted):
             raise ValueError(
                 f"clean has {len(self.clean)} prompts, but corrupted has {len(self.corrupted)}; give one of each a pair"
@@ -212,8 +212,8 @@ class PromptPairs(Wrapped):
                 )
         for name in ("answer", "wrong"):
             one, other = getattr(clean.on_cpu, name), getattr(corrupted.on_cpu, name)
-            if one is not None and (apart := one != other).any():
-                index = int(apart.nonzero()[0])
+            if one is not None and (differ := one != other).any():
+                index = int(differ.nonzero()[0])
                 texts = token_strings([int(one[index]), int(other[index])], model.tokenizer)
                 raise ValueError(
                     f"{name}[{index}] is the token {texts[0]!r} ({int(one[index])}) after the clean prompt and "
@@ -392,31 +392,29 @@ def as_prompts(prompts: Prompts | Sequence[PromptLike], name: str = "prompts") -
     return Prompts(read)
 
 
-def _read(made: Prompts | PromptPairs, *prompts: str) -> None:
+def _read_fields(new: Prompts | PromptPairs, *sides: str) -> None:
     """Check the fields of new prompts or pairs, and replace them by lists of prompts, answers, positions and labels."""
-    read: dict[str, Any] = {name: read_prompts(getattr(made, name), name) for name in prompts}
-    read |= {
-        name: read_answers(answers, name)
-        for name in ("answer", "wrong")
-        if (answers := getattr(made, name)) is not None
+    fields: dict[str, Any] = {name: read_prompts(getattr(new, name), name) for name in sides}
+    fields |= {
+        name: read_answers(answers, name) for name in ("answer", "wrong") if (answers := getattr(new, name)) is not None
     }
-    if not isinstance(made.positions, Mapping):
+    if not isinstance(new.positions, Mapping):
         raise ValueError(
-            f"positions is {described(made.positions)}; give a dict of names, such as "
+            f"positions is {described(new.positions)}; give a dict of names, such as "
             'positions={"subject": [" France", " Italy"]}'
         )
-    read["positions"] = {name: _position_lists(name, column, made) for name, column in made.positions.items()}
-    if made.cluster is not None:
-        read["cluster"] = labels(made.cluster)
-    check_arguments(type(made), vars(made))
-    for name, value in read.items():
-        object.__setattr__(made, name, value)
+    fields["positions"] = {name: _position_lists(name, column, new) for name, column in new.positions.items()}
+    if new.cluster is not None:
+        fields["cluster"] = labels(new.cluster)
+    check_arguments(type(new), vars(new))
+    for name, value in fields.items():
+        object.__setattr__(new, name, value)
 
 
-def _position_lists(name: str, column: Any, made: Prompts | PromptPairs) -> Any:
+def _position_lists(name: str, column: Any, new: Prompts | PromptPairs) -> Any:
     """A named position as a list; for pairs, as two lists if it is a tuple of (clean, corrupted)."""
     what = f"positions[{name!r}]"
-    if isinstance(made, PromptPairs) and isinstance(column, tuple):
+    if isinstance(new, PromptPairs) and isinstance(column, tuple):
         if len(column) != 2:
             raise ValueError(f"{what} is a tuple of {len(column)}; give a list, or a tuple of (clean, corrupted) lists")
         return tuple(list(entries(side, what, "positions")) for side in column)

@@ -104,9 +104,9 @@ class KnownModel:
         Raises:
             ValueError: if there are fewer pairs than ``n``, or ``n`` is less than 1.
 
-        >>> made = mh.testing.compiled_model("induction")
-        >>> effect = mh.activation_patch(made.model, made.pairs(), progress=False)
-        >>> sorted(effect.top(2).index) == sorted(map(str, made.heads))
+        >>> known = mh.testing.compiled_model("induction")
+        >>> effect = mh.activation_patch(known.model, known.pairs(), progress=False)
+        >>> sorted(effect.top(2).index) == sorted(map(str, known.heads))
         True
         """
         known = len(self.all_pairs[0])
@@ -132,10 +132,10 @@ def compiled_model(name: str) -> KnownModel:
     Raises:
         ValueError: if there is no such program.
 
-    >>> made = mh.testing.compiled_model("induction")
-    >>> made
+    >>> known = mh.testing.compiled_model("induction")
+    >>> known
     <KnownModel 'compiled-induction': L0H2=before L1H3=induction, 6 other heads>
-    >>> made.heads[mh.HeadId(1, 3)].does
+    >>> known.heads[mh.HeadId(1, 3)].does
     'attends to the word after a copy of this one'
     """
     return _shipped("compiled", name)
@@ -152,8 +152,8 @@ def trained_model(name: str) -> KnownModel:
     Raises:
         ValueError: if there is no such program.
 
-    >>> made = mh.testing.trained_model("indirect_object")
-    >>> [it.name for it in made.nodes.values()]
+    >>> known = mh.testing.trained_model("indirect_object")
+    >>> [it.name for it in known.nodes.values()]
     ['duplicate', 'inhibited', 'mover']
     """
     return _shipped("trained", name)
@@ -165,9 +165,9 @@ def behaving_model() -> KnownModel:
     Two heads have each behaviour, and one is primary: it copies the word that it attends to, and two backup heads
     replace it if it is ablated. Negative heads lower the logit of the word that they attend to.
 
-    >>> made = mh.testing.behaving_model()
-    >>> profile = mh.profile_heads(made.model, made.texts, window=100)
-    >>> set(profile.named("induction")) == {head for head, it in made.heads.items() if it.attends == "induction"}
+    >>> known = mh.testing.behaving_model()
+    >>> profile = mh.profile_heads(known.model, known.texts, window=100)
+    >>> set(profile.named("induction")) == {head for head, it in known.heads.items() if it.attends == "induction"}
     True
     """
     return read_known("behaving", Path(str(folder("known") / "behaving.npz")))

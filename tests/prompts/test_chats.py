@@ -82,7 +82,7 @@ def test_spaces_that_a_template_drops_from_a_begun_answer_are_refused(tokenizer:
         ([], "is a chat without messages"),
         ([[USER], [USER]], "message 0 is .*; each message is an object"),
         ([{"content": "Hello"}], "message 0 has the keys 'content' and no 'role'"),
-        ([{**USER, "tool_calls": [1]}], "message 0 has 'tool_calls' beside its role and content, which is not read"),
+        ([{**USER, "tool_calls": [1]}], "message 0 has 'tool_calls' besides its role and content, which is not read"),
         ([{**USER, "content": None}], "message 0 has the content None; it must be a text, or a list of parts"),
         ([{**USER, "content": [{"type": "image", "url": "x"}]}], "message 0: part 0 of its content is .*image"),
         ([{**USER, "content": [{"type": "text", "text": "a"}, "b"]}], "message 0: part 1 of its content is 'b'"),

@@ -56,13 +56,13 @@ _NAMES: dict[type, str] = {
 
 def ablation_of(intervention: InterventionLike, name: str = "intervention") -> Intervention:
     """The intervention that ablates heads after requests, which have no other run to take values from."""
-    made = as_intervention(intervention, name)
-    if isinstance(made, Patch):
+    rule = as_intervention(intervention, name)
+    if isinstance(rule, Patch):
         raise ValueError(
-            f"{name} is {made!r}, which takes values from another run, and requests have only one; give another, such "
+            f"{name} is {rule!r}, which takes values from another run, and requests have only one; give another, such "
             'as mh.Zero(). With look-alikes, mh.safety.refusal_contribution takes "patch"'
         )
-    return made
+    return rule
 
 
 def ablation_name(intervention: Intervention) -> str:
