@@ -27,11 +27,11 @@ _WORTH_SHARING = 128
 """Shared tokens are computed in a pass of their own if this saves at least this many tokens."""
 
 _FOLLOWED: dict[str, Callable[..., Any]] = {
-    "repetition_penalty": lambda penalty, ends: processors.RepetitionPenaltyLogitsProcessor(penalty),
-    "no_repeat_ngram_size": lambda size, ends: processors.NoRepeatNGramLogitsProcessor(size),
-    "suppress_tokens": lambda ids, ends: processors.SuppressTokensLogitsProcessor(ids, ends.device),
+    "repetition_penalty": lambda penalty, device: processors.RepetitionPenaltyLogitsProcessor(penalty),
+    "no_repeat_ngram_size": lambda size, device: processors.NoRepeatNGramLogitsProcessor(size),
+    "suppress_tokens": processors.SuppressTokensLogitsProcessor,
 }
-"""The logits processor of each generation setting that is followed, from the setting's value and the end tokens."""
+"""The logits processor of each generation setting that is followed, from the setting's value and a device."""
 _NEUTRAL = (None, 0, 1, [])
 """Values of these settings that change nothing."""
 
@@ -122,7 +122,7 @@ class Batch:
                     f"range, or {self.model.dtype} does not hold its activations"
                 )
             if self._settings:
-                logits = self._processed(logits, ends)
+                logits = self._processed(logits)
             token = choose(logits, self.prompt[self.live], step)
             ended = torch.isin(token, ends)
             going = self.live[~ended]
@@ -146,11 +146,11 @@ class Batch:
         rows = zip(self.ids.tolist(), self.start.tolist(), self.end.tolist(), self.ended.tolist(), strict=True)
         return [(tuple(ids[start:end]), ended) for ids, start, end, ended in rows]
 
-    def _processed(
-        self, logits: Float[Tensor, "live d_vocab"], ends: Int[Tensor, " end"]
-    ) -> Float[Tensor, "live d_vocab"]:
+    def _processed(self, logits: Float[Tensor, "live d_vocab"]) -> Float[Tensor, "live d_vocab"]:
         """The logits as the model's own generation settings change them, row by row because texts differ in length."""
-        each = processors.LogitsProcessorList(_FOLLOWED[name](value, ends) for name, value in self._settings.items())
+        each = processors.LogitsProcessorList(
+            _FOLLOWED[name](value, logits.device) for name, value in self._settings.items()
+        )
         rows = zip(self.live.tolist(), logits.float(), strict=True)
         return torch.cat([each(self.ids[row : row + 1, : int(self.end[row])], scores[None]) for row, scores in rows])  # pyright: ignore
 
