@@ -33,8 +33,8 @@ def explore(what: Any, path: str | Path | None = None, *, model: Model | None = 
     """Show results of every head in a page to search, filter and pin.
 
     Everything is of one model; for two, give the difference of their scores. Scores, labels, profiles, safety
-    heads and roles become columns, and rows of each head's card; runs become patterns; curves and tables stand at the
-    end. Scores have the name of their key in a dict, else their own.
+    heads and roles become columns, and rows of each head's card; runs become patterns; curves and tables are at the
+    end. Scores are named after their key if they are in a dict.
 
     Args:
         what: one or several of these, in any mix, in lists and dicts: ``HeadScores`` and every other result, a run

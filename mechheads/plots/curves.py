@@ -75,13 +75,13 @@ def curves(
     symlog: AboveZero | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
-    """One number as a set of heads grows: a line for each order of heads, and one panel per result.
+    """Curves of one number as a set of heads grows: a line for each order of heads, and one panel per result.
 
     Light bands are intervals. The grey band covers all random orders, around their mean. Thin lines beside attack
     success are the shares of deflected and of degenerate answers with the same heads ablated. The hover text shows the
     last head of the set, the score with its interval, and the other numbers of the point. Points that an interrupted
     run did not reach are left out. Sizes that grow by a factor, such as 1, 2, 4 and so on to 64, or 1, 2, 5, 10, 20,
-    50, stand on a logarithmic axis.
+    50, have a logarithmic axis.
 
     Args:
         curves: one result of ``cumulative_removal``, ``attack_curve`` or ``role_curve``, or the circuit of an atlas; a
@@ -135,14 +135,14 @@ def curves(
         figure.update_yaxes(range=[-0.03, 1.03], tickformat=".0%", dtick=0.2)
     _set_size_axes(figure, [result for row in grid.values() for result in row.values()])
     figure.update_xaxes(title_text=f"number of heads {style.done}", title_standoff=6, row=len(grid))
-    beside = 64 + 6.8 * max(map(len, named), default=0)
+    legend_width = 64 + 6.8 * max(map(len, named), default=0)
     figure.update_layout(
         title=figure_title(style.title if title is None else title) | {"y": 1, "yanchor": "top", "pad": {"t": 20}},
         legend={"x": 1 + 10 / panels.width, "xanchor": "left", "y": 1, "yanchor": "top"},
         showlegend=True,
-        width=panels.width + 90 + beside,
+        width=panels.width + 90 + legend_width,
         height=panels.height + 145,
-        margin={"l": 90, "r": beside, "t": 85, "b": 60},
+        margin={"l": 90, "r": legend_width, "t": 85, "b": 60},
     )
     return themed(figure, theme)
 
@@ -259,8 +259,8 @@ def _traces(curves: Curves, style: _Style, where: str) -> list[go.Scatter]:
         texts = _texts(curves, which, rows, style, where)
         if not i:
             for column in (column for column in _BESIDE if column in rows):
-                beside = dict(zip(("color", "dash"), _BESIDE[column], strict=True)) | {"width": 1.5}
-                drawn.append(_line(x, rows[column], f"{column} answers", texts, beside).update(mode="lines"))
+                look = dict(zip(("color", "dash"), _BESIDE[column], strict=True)) | {"width": 1.5}
+                drawn.append(_line(x, rows[column], f"{column} answers", texts, look).update(mode="lines"))
         bands.append(_band(x, rows["ci_low"], rows["ci_high"], _pale(colour), name))
         drawn.append(_line(x, rows["score"], name, texts, {"color": colour, "width": 3 - (i > 0), "dash": dash}))
     return bands + drawn

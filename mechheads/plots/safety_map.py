@@ -352,7 +352,7 @@ def _colours(degrees: np.ndarray, bar: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Series:
-    """Scores that are drawn with one marker; ``label`` stands in the legend, ``heading`` above hover numbers."""
+    """Scores that are drawn with one marker; ``label`` is for the legend, ``heading`` for hover texts."""
 
     name: str
     label: str

@@ -34,7 +34,7 @@ _FIRST_ROWS = 10
 _LONGEST = (40, 28, 20, 14, 10, 7)
 """The longest text in a cell of a terminal: the first of these lengths at which the most important columns fit."""
 FEW = "too few"
-"""What stands in place of an interval."""
+"""The text in place of a missing interval."""
 _HEAD = re.compile(r"L\d+(H\d+|\.mlp)")
 _INTERVAL = "interval"
 

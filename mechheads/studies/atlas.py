@@ -273,7 +273,7 @@ class Atlas(Stages):
         Two scores are about one question if their prompts are the same, or are made from the same relation. A head is
         named if its interval lies beyond the smallest effect worth naming: 5% restored, 0.1 nats, phi 0.1 above its
         null. On text, it is named if it has a name. Without intervals, or a smallest effect, the ten largest are
-        listed. The same tables stand at the top of the page, in ``print(atlas)`` and in the console.
+        listed. The same tables are at the top of the page, in ``print(atlas)`` and in the output of the command line.
 
         Args:
             at_least: the smallest effect worth naming, in place of these.

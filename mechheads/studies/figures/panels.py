@@ -137,11 +137,11 @@ def compute_panels(
 ) -> Panels[R]:
     """The panels of a figure: read from its folder if they are there, else computed and saved."""
     studies = {
-        (model, one): {
+        (model, data_set): {
             key: str(value) for key, value in {**study, "model": name, **_state(name), **labels, **_versions()}.items()
         }
         for model, name in models.items()
-        for one, labels in data.items()
+        for data_set, labels in data.items()
     }
     Path(out).mkdir(parents=True, exist_ok=True)
     with folder_locked(out):
@@ -199,7 +199,7 @@ def joined(parts: Iterable[tuple[Mapping[str, Any], pd.DataFrame]]) -> pd.DataFr
 
 
 def short_names(names: Any, argument: str) -> dict[str, Any]:
-    """Models or data sets by short names: files by their own, with full paths; a mapping as it is."""
+    """Full names of models or data sets by short ones: a path by the name of its file; a mapping stays as it is."""
     if isinstance(names, Mapping):
         check_different([*names], argument)
         return dict(names)
