@@ -71,7 +71,7 @@ def test_workers_give_the_numbers_of_one_process(small, two, name):
     before = len(two.computed)
     ours = ANALYSES[name](small, workers=two)
     assert len(two.computed) > before
-    np.testing.assert_allclose(ours, ANALYSES[name](small), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(ours, ANALYSES[name](small), rtol=1e-5, atol=1e-5)
 
 
 def units(model: mh.Model) -> set[tuple[mh.HeadId, int]]:

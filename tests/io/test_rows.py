@@ -39,7 +39,7 @@ def test_every_kind_of_file_has_the_same_rows(tmp_path: Path, kind: str) -> None
     assert Table.of(file).texts("n") == ["1", "2", "3"]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(cells=st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1), min_size=1, max_size=5))
 def test_any_text_comes_back_from_csv_and_json(tmp_path_factory: pytest.TempPathFactory, cells: list[str]) -> None:
     folder, wanted = tmp_path_factory.mktemp("rows"), [{"text": cell, "n": "1"} for cell in cells]

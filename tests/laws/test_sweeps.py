@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 import mechheads as mh
 from mechheads.limits import DEFAULT_BUDGET, Limits
@@ -53,7 +53,7 @@ def test_all_heads_at_all_positions_restore_the_attention_output(small):
         torch.testing.assert_close(seen["out"] * mask, wanted * mask, atol=1e-5, rtol=1e-5)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(prompts=st.lists(sentences, min_size=2, max_size=5), data=st.data())
 def test_order_budget_and_choice_of_heads_change_no_number(llama: mh.Model, prompts: list[str], data: st.DataObject):
     order = data.draw(st.permutations(range(len(prompts))))
@@ -85,7 +85,7 @@ def whole(llama: mh.Model) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ANALYSES)
-@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2)
 @given(limits=limits)
 def test_the_pieces_that_work_is_cut_into_change_no_result(name, llama, whole, limits):
     with mh.settings(budget=limits):

@@ -24,7 +24,7 @@ def small(request, tiny) -> mh.Model:
     return mh.load(tiny(request.param))
 
 
-def same(got: Tensor, wanted: Tensor, tolerance: float = 1e-6) -> None:
+def same(got: Tensor, wanted: Tensor, tolerance: float = 5e-6) -> None:
     torch.testing.assert_close(got, wanted, atol=tolerance, rtol=tolerance)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 import mechheads as mh
 from mechheads.prompts.encoding import single_token
@@ -50,7 +50,7 @@ def test_only_a_tokenizer_that_begins_texts_does_so(gpt2, llama):
     assert mh.Prompts([FRANCE]).tokens(llama).strings == (("<bos>", *words),)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30)
 @given(texts=st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=4))
 def test_any_text_is_tokenised_as_alone(gpt2, texts):
     tokens = mh.Prompts(texts).tokens(gpt2)
@@ -268,7 +268,7 @@ words = st.sampled_from([" The", " capital", " France", " Italy", " dog", " cat"
 texts = st.lists(st.lists(words, min_size=1, max_size=4).map("".join), min_size=1, max_size=3)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(a=texts, b=texts)
 def test_fingerprints_are_equal_where_prompts_are(gpt2, a, b):
     one, two = mh.Prompts(a).tokens(gpt2), mh.Prompts(b).tokens(gpt2)
@@ -349,7 +349,7 @@ def test_doubled_braces_of_a_template_are_text():
     assert pairs.positions["subject"] == ([(15, 23)], [(15, 20)])
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30)
 @given(
     pieces=st.lists(words, min_size=3, max_size=3),
     fields=st.permutations(["a", "b"]),

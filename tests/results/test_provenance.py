@@ -34,7 +34,7 @@ values = st.recursive(
 settings_of_any = st.dictionaries(st.text(max_size=5), values, max_size=4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(settings_of_any, settings_of_any)
 def test_json_gives_back_the_same(first: dict[str, Any], second: dict[str, Any]) -> None:
     made = make_provenance({"model": "m"}, first, second)

@@ -84,7 +84,7 @@ def test_top_and_heads_rank_by_score_or_size():
     assert several.heads(2) == (HeadId(0, 0), HeadId(0, 1))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=False), min_size=6, max_size=6), st.integers(1, 8))
 def test_top_is_sorted_and_leaves_out_the_unmeasured(numbers, k):
     scores = HeadScores.from_scores(np.array(numbers).reshape(2, 3), **METADATA)
@@ -107,7 +107,7 @@ def test_select_by_label():
 numbers = st.floats(-100, 100).filter(lambda x: abs(x) > 0.01)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 1000), numbers)
 def test_arithmetic_follows_the_laws_of_means(seed, number):
     a, b = from_values(seed=seed), from_values(seed=seed + 1)
@@ -177,7 +177,7 @@ text = st.text(letters, max_size=8) | st.sampled_from(["", "Ġthe", "é\u0301", 
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     labels=st.lists(text, min_size=1, max_size=4, unique=True),
     cluster=st.lists(text.filter(bool), min_size=3, max_size=3),

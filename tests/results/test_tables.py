@@ -100,7 +100,7 @@ def drawn(data: st.DataObject) -> Made:
     return made(table=table, more=data.draw(fields), values=values, name=data.draw(texts).replace("\0", ""))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_dataset_gives_back_all_fields(data: st.DataObject) -> None:
     whole = vars(drawn(data))
@@ -108,7 +108,7 @@ def test_a_dataset_gives_back_all_fields(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_a_file_gives_back_the_result(tmp_path_factory: Any, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("made")

@@ -69,13 +69,13 @@ def test_patch_is_a_full_forward_with_z_of_the_last_tokens_replaced_by_hand(smal
     assert found.values is not None
     for i, (ids, other) in enumerate(zip(rows, others, strict=True)):
         base = refusing(small, oracles.forward(small, ids)[0])
-        assert float(found.dataset["refusal"][i]) == pytest.approx(base, abs=1e-5)
+        assert float(found.dataset["refusal"][i]) == pytest.approx(base, abs=5e-5)
         here, there = oracles.activations(small, ids), oracles.activations(small, other)
         for layer, head in HEADS:
             z = here[oracles.name(layer, "z")][0, :, head].clone()
             z[-n:] = there[oracles.name(layer, "z")][0, -n:, head]
             total = base - refusing(small, oracles.with_z(small, ids, layer, head, z)[0])
-            assert float(found.values[layer, head, i]) == pytest.approx(total, abs=1e-5)
+            assert float(found.values[layer, head, i]) == pytest.approx(total, abs=5e-5)
     assert float(found.scores[HEADS[0]]) != pytest.approx(float(found.scores[HEADS[2]]), abs=1e-3)
 
 

@@ -86,7 +86,7 @@ def test_refusal_attribution_is_the_slope_of_refusing_towards_each_ablation(smal
             sizes.append(abs(np.mean(slope)))
     assert max(sizes) > 2e-2
     base = [refusing(small, each, 0, 0, "scaling", 0) for each in HARMFUL]
-    np.testing.assert_allclose(found.dataset["refusal"].values, base, atol=1e-5)
+    np.testing.assert_allclose(found.dataset["refusal"].values, base, atol=5e-5)
     assert found.provenance["openings"] == openings(small)
     assert (found.unit, found.provenance["template"]) == ("nats", "chat")
 
