@@ -164,7 +164,7 @@ class Job(Wrapped):
 
     ``mh.prepare`` makes a job. ``mh.sweep``, ``mh.plan`` and the functions of ``mh.patching`` take it in place of the
     model and the prompts, so that the prompts run only once: ``mh.activation_patch(job)``. Its intervention and metric
-    only stand in: analyses take its prompts and runs.
+    are placeholders: analyses use its prompts and runs.
 
     Attributes:
         model: the model; ``spec``: the request.

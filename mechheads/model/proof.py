@@ -243,8 +243,8 @@ def check(
         whose = "the model's own forward pass" if claim.edits is None else "one plain forward pass with hooks"
         size = "of the interquartile range of the log-probabilities" if logits else "of the largest value"
         raise NotProved(
-            f"model: {claim.what} is not that of {whose}: they differ by {off:.2g} {size}, and rounding gives "
-            f"{limit:.2g} at most. {likely_reason(backend)}. {_UNDO}"
+            f"model: {claim.what} differs from {whose} by {off:.2g} {size}, and rounding explains {limit:.2g} at most. "
+            f"{likely_reason(backend)}. {_UNDO}"
         )
 
 

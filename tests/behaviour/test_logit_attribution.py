@@ -177,9 +177,7 @@ def test_what_is_attributed_follows_from_the_answers(llama):
 def test_a_model_that_reads_its_last_state_otherwise_is_refused(tiny):
     model = mh.load(tiny("llama"))
     model.model.unembed.register_forward_hook(lambda module, given, out: -1.5 * out)
-    with pytest.raises(
-        ValueError, match=r"the attributed run of prompt \d is not that of the model's own forward pass"
-    ):
+    with pytest.raises(ValueError, match=r"the attributed run of prompt \d differs from the model's own forward pass"):
         mh.behaviour.logit_attribution(model, PROMPTS)
 
 

@@ -163,7 +163,7 @@ def test_heads_off_give_what_an_intervention_says(small: mh.Model, rule: Any) ->
 def test_a_model_that_computes_something_else_than_gates_run_is_refused(tiny, analysis: Any) -> None:
     model = mh.load(tiny("llama"))
     model.model.unembed.register_forward_hook(lambda module, given, out: -1.5 * out)
-    with pytest.raises(ValueError, match="the run under gates of item 0 is not that of the model's own forward pass"):
+    with pytest.raises(ValueError, match="the run under gates of item 0 differs from the model's own forward pass"):
         analysis(model, Task([" The capital of France is", " no"], [" Paris", " yes"]))
 
 

@@ -138,11 +138,11 @@ def test_after_a_change_numbers_are_right_or_refused(tiny: Callable[[str], Path]
             undo()
 
 
-def test_what_is_said(tiny: Callable[[str], Path]) -> None:
+def test_the_message_names_the_difference_and_its_likely_reason(tiny: Callable[[str], Path]) -> None:
     model = mh.load(tiny("llama"), backend="bridge")
     mean_over_tokens(outside(model))
-    said = r"prompt \d .* differ by [\d.]+ of the interquartile range .*\. A torch hook is on .*mlp.*\. Undo the change"
-    with pytest.raises(NotProved, match=said):
+    message = r"differs .* by [\d.]+ of the interquartile range .*\. A torch hook is on .*mlp.*\. Undo the change"
+    with pytest.raises(NotProved, match=message):
         mh.activation_patch(model, PAIRS)
 
 

@@ -51,7 +51,7 @@ def test_another_head_or_soft_cap_is_refused_until_it_is_undone(tiny: Callable[[
             read(model)
     inner.lm_head = head
     inner.config.final_logit_softcapping = 1.0
-    with pytest.raises(ValueError, match=r"is not that of (the model's own|one plain) forward pass"):
+    with pytest.raises(ValueError, match=r"differs from (the model's own|one plain) forward pass"):
         effect(model)
     inner.config.final_logit_softcapping = cap
     np.testing.assert_allclose(effect(model), before, atol=1e-6)

@@ -180,7 +180,7 @@ def test_an_engine_that_is_off_by_a_percent_is_seen(monkeypatch: pytest.MonkeyPa
         with pytest.raises(CheckFailed, match=r"the engine changes .* at L0H1 and L1H3, but a full"):
             check(Scale(0.5))
     monkeypatch.setattr(Columns, "update", lambda self, k, v, *rest: update(self, k, 1.01 * v, *rest))
-    with pytest.raises(CheckFailed, match=r"is refused: model: the text written after prompt \d is not that of"):
+    with pytest.raises(CheckFailed, match=r"is refused: model: the text written after prompt \d differs from"):
         check(Scale(0.5))
 
 
