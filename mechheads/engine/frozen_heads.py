@@ -1,7 +1,7 @@
 """The first run of path patching: all other heads are frozen, so a change travels through MLPs only.
 
 The sender is a head. If every other head's z is frozen, attention does not react and positions do not mix.
-So only the wanted positions are computed, and in each block everything except the attention.
+So only the positions that are needed are computed, and in each block everything except the attention.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ def flops_of_a_pass(plan: Plan, model: ModelCore) -> float:
 
 
 def batches_at_least(limits: Limits) -> int:
-    """Into how many batches the units are cut at least, so that every worker has some."""
+    """The least number of batches into which the units are cut, so that every worker has some."""
     return 1 if limits.workers is None else BATCHES_A_WORKER * pool_of(limits.workers).replicas
 
 

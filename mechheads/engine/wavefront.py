@@ -95,7 +95,7 @@ class _Fold:
 
 class Wave:
     """Runs changed copies of some prompts of a cached run through the layers, to what ``reading`` reads.
-    It needs ``resid_pre``, ``keys``, ``values``, and z if heads are ablated; ``old``: what the metric reads of it."""
+    The run has ``resid_pre``, ``keys``, ``values`` and, with ablated heads, z; ``old``: what the metric reads of it."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class Wave:
         return self._where_changed(self.model.backend.finish(stream.flatten(0, 1)))
 
     def _where_changed(self, states: Tensor) -> Float[Tensor, "copy prompt position d"]:
-        """These states, with the base run's at positions before the window."""
+        """The states read from the copies, with the base run's at positions before the window."""
         return torch.where(self.window.unchanged, self._old, states.view(-1, *self._old.shape))
 
     def _read(self, values: Float[Tensor, "*copy row width d"]) -> Float[Tensor, "*copy row read d"]:
@@ -287,7 +287,7 @@ class Wave:
 
     def _mask(self, layer: int, fold: _Fold, read: bool) -> Float[Tensor, "row 1 query key"] | None:
         """Which keys each query sees: the prompt's past and, in the window, its own copy up to itself.
-        It is made once for rows of as many copies, and repeated for as many rows as were needed so far."""
+        It is made once for each number of copies in a row, and repeated for as many rows as were needed so far."""
         if self.layout != "queries":
             return None
         visible, rows = self.model.backend.visible(layer, self.base.tokens.ids.shape[1]), fold.groups * fold.prompts

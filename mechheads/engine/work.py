@@ -54,8 +54,8 @@ class Work:
     _proved: list[bool] = field(default_factory=list)
 
     def compute(self, batch: Batch) -> Iterator[tuple[list[Any], Values]]:
-        """The values of the units of a batch; if Ctrl-C stops it, also of the waves before, unless they are
-        stored: whole batches give the same bits when a sweep is resumed."""
+        """The values of the units of a batch. If Ctrl-C stops it, those of its finished waves, but not with a ledger,
+        which stores whole batches, so that a resumed sweep gives the same bits."""
         units: list[Any] = []
         carried: list[list[Tensor]] = []
         stopped = None
