@@ -255,7 +255,7 @@ class Atlas(Stages):
         parts = [str(question) for question in self.questions()]
         if not parts:
             return wrapped(repr(self))
-        return "\n\n".join([f"{one_line(self.model)}{self._size}", *parts, *self._rest(), _OPEN])
+        return "\n\n".join([f"{one_line(self.model)}{self._size}", *parts, *self._not_measured(), _OPEN])
 
     def _repr_html_(self) -> str:
         shown = ""
@@ -280,7 +280,7 @@ class Atlas(Stages):
         """
         return questions(self, at_least)
 
-    def _rest(self) -> list[str]:
+    def _not_measured(self) -> list[str]:
         """Lines about an interruption and the analyses that were not run."""
         absent = [name for name, part in self._analyses.items() if not part]
         lines = ["The work was interrupted."] if self.interrupted else []

@@ -121,7 +121,7 @@ class _Builder:
         self, model: Model, questions: Questions, resume: Atlas | None, show: Callable[[Atlas], object]
     ) -> None:
         self.model, self.questions, self._show = model, questions, show
-        self.atlas = _begun(model, questions, resume)
+        self.atlas = _starting_atlas(model, questions, resume)
         self.left = [part for part in questions.parts if part not in self.atlas.done]
         n_pairs = _QUICK_PAIRS if questions.quick else _PAIRS
         self.pairs = capital_pairs(model, n_pairs) if questions.pairs is None else questions.pairs
@@ -184,7 +184,7 @@ class _Builder:
     @contextmanager
     def _part(self, part: str) -> Iterator[None]:
         """A stage for a whole part: the part is done after the last line, and left out if it cannot be done."""
-        with self.atlas.or_left_out(PARTS[part][0]), self.atlas.stage(part):
+        with self.atlas.leaving_out(PARTS[part][0]), self.atlas.stage(part):
             yield
             self.atlas.done.append(part)
 
@@ -249,18 +249,18 @@ class _Builder:
         model, atlas, pairs = self.model, self.atlas, self.pairs
         with atlas.stage("causes"), warnings.catch_warnings():
             warnings.simplefilter("ignore", AnswerWarning)  # the patching has warned
-            with atlas.or_left_out("patterns"):
+            with atlas.leaving_out("patterns"):
                 atlas.patterns = self._with_call(self._patterns(), "causes", "patterns")
             if pairs is not None:
-                with atlas.or_left_out("direct effects"):
+                with atlas.leaving_out("direct effects"):
                     atlas.direct = finished(logit_attribution(model, pairs))
                 if atlas.patching is None or "patching" not in atlas.done:  # an interrupted one ranks too few heads
                     atlas.note("circuit and paths left out: they begin with the heads of the patching")
                     return
-                with atlas.or_left_out("circuit"):
+                with atlas.leaving_out("circuit"):
                     curve = faithfulness_curve(model, pairs, atlas.patching, self.metric)
                     atlas.circuit = self._with_call(curve, "patching,causes", "circuit")
-                with atlas.or_left_out("paths"):
+                with atlas.leaving_out("paths"):
                     senders, receivers = path_ends(atlas.patching)
                     few, metric = first(pairs, _PAIRS_OF_PATHS), self.metric
                     atlas.paths = finished(path_matrix(model, few, receivers=receivers, senders=senders, metric=metric))
@@ -291,7 +291,7 @@ class _Builder:
                 finished(scores)
 
 
-def _begun(model: Model, questions: Questions, resume: Atlas | None) -> Atlas:
+def _starting_atlas(model: Model, questions: Questions, resume: Atlas | None) -> Atlas:
     """The atlas to begin with: a new one, or the finished parts of ``resume``."""
     if resume is None:
         return Atlas(model.name, study=questions.study)

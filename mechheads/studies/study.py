@@ -81,8 +81,8 @@ class Stages:
             self.notes.append("interrupted: these are the results until then; heads that were not reached are NaN")
 
     @contextmanager
-    def or_left_out(self, name: str) -> Iterator[None]:
-        """Leave out a stage that raises a ValueError, or for which memory runs out, and note why."""
+    def leaving_out(self, name: str) -> Iterator[None]:
+        """A block that is left out, with a note, if it raises a ValueError or memory runs out."""
         try:
             yield
         except (ValueError, MemoryError, RuntimeError) as error:

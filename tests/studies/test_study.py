@@ -58,15 +58,15 @@ def test_ctrl_c_ends_the_block_and_is_noted(clock: list[float]):
 
 def test_a_stage_that_a_model_cannot_be_asked_for_is_left_out():
     work = Work()
-    with work.or_left_out("letters"):
+    with work.leaving_out("letters"):
         raise ValueError("there are none")
     assert work.notes == ["letters left out: there are none"]
     assert not work.interrupted
-    with work.or_left_out("words"):
+    with work.leaving_out("words"):
         raise torch.OutOfMemoryError
     assert work.notes[1] == "words left out: memory ran out"
     for error in (KeyboardInterrupt, TypeError, RuntimeError):
-        with pytest.raises(error), work.or_left_out("letters"):
+        with pytest.raises(error), work.leaving_out("letters"):
             raise error
 
 

@@ -167,11 +167,11 @@ def _computed(
     with until_interrupted() as stopped:
         for name in dict.fromkeys(name for name, _ in todo):
             model, n_printed = None, len(panels.notes)
-            with panels.or_left_out(name), panels.stage(f"loading {name}"):
+            with panels.leaving_out(name), panels.stage(f"loading {name}"):
                 model = work.load(*_split_revision(models[name]))
             for panel in (panel for panel in todo if panel[0] == name and model is not None):
                 title = ", ".join(filter(None, panel))
-                with panels.or_left_out(title), panels.stage(title):
+                with panels.leaving_out(title), panels.stage(title):
                     claim_folder(panels.folders[panel], studies[panel], work.saved)
                     panels.results[panel] = work.compute(model, panel[1], panels.folders[panel])
                 done = f"{todo.index(panel) + 1} of {len(todo)} panels are done; Ctrl-C keeps them"
