@@ -78,7 +78,7 @@ def safety_map(
     by_ablation = _by_ablation(list(scores) if isinstance(scores, Sequence) else [scores])
     every = list(by_ablation.values())
     if title is None:
-        title = f"{heads_title(every)} of {every[0].provenance.get('model', 'the model')}{_counted(every)}"
+        title = f"{heads_title(every)} of {every[0].provenance.get('model', 'the model')}{_refusals(every)}"
     series = [Series(name, name, name, one, _top(one)) for name, one in by_ablation.items()]
     return themed(_draw({"": series}, title), theme)
 
@@ -120,11 +120,11 @@ def safety_grid(
     of_models = not {name for panel in panels.values() for name in panel} <= NAMES.keys()
     drawn: dict[str, list[Series]] = {}
     for panel, scores in panels.items():
-        heading = _title(panel) + ("" if of_models else _counted(list(scores.values())))
+        heading = _title(panel) + ("" if of_models else _refusals(list(scores.values())))
         drawn[heading] = [
             Series(
                 _title(name),
-                _title(name) + _counted([one]) * of_models,
+                _title(name) + _refusals([one]) * of_models,
                 _hover_heading(name, panel, one),
                 one,
                 _top(one),
@@ -142,7 +142,7 @@ def heads_title(scores: Sequence[HeadScores]) -> str:
     return f"Heads with the largest {' or '.join(ranked)}"
 
 
-def _counted(scores: Sequence[HeadScores]) -> str:
+def _refusals(scores: Sequence[HeadScores]) -> str:
     """How many requests the one model of these scores refuses, in brackets; empty if it is not known."""
     counts = {refused_of(one.provenance.get("refused")) for one in scores}
     return f" ({counts.pop()})" if len(counts) == 1 and counts != {""} else ""
@@ -156,7 +156,7 @@ def _by_ablation(scores: list[HeadScores]) -> dict[str, HeadScores]:
         _check(repr(one.name), one)
         ablation, ranking = str(one.provenance.get("ablation")), one.provenance.get("score", "")
         name = _title(ablation)
-        if ranking == "refusal_attribution":  # several ablations rank, one colours
+        if ranking == "refusal_attribution":  # several ablations rank the heads, one colours them
             name = f"{kind_of(ranking).label}; colours by {name}"
         if name in series:
             raise ValueError(f"two of the scores are for ablation {ablation!r}; give one for each ablation")

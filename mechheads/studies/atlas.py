@@ -166,11 +166,11 @@ class Atlas(Stages):
         Columns: layer, head, names, the shares of attention ``to_first``, ``to_self``, ``to_previous``,
         ``to_duplicate``, ``to_induction`` and ``to_delimiter``, ``by_position``, ``entropy``, ``distance``, ``norm``
         and ``copying`` (see ``mh.profile_heads``), categories, best_relation (empty if the head maps no pair of any),
-        then ``phi`` (of the best relation), ``patching``, ``direct``, ``ships_undifferentiated``, ``ships_scaling``,
-        ``generalized_ships_undifferentiated`` and ``generalized_ships_scaling``.
-        Each number also has ``_ci_low`` and ``_ci_high``, or ``_range_low`` and ``_range_high`` if there are two
-        clusters, such as two seeds; and if it was tested, ``_q`` and ``_p_family``, the p of the head in the family of
-        all heads. Analyses that were not run have no columns.
+        then ``phi`` (of the best relation), ``phi_country_to_capital`` for pairs about capitals, ``patching``,
+        ``direct``, and your own scores; and for each ablation, ``ships_contrast_undifferentiated`` (against
+        look-alikes), ``ships_undifferentiated`` and ``generalized_ships_undifferentiated``. Most also have ``_ci_low``
+        and ``_ci_high``, or for two clusters ``_range_low`` and ``_range_high``, and if they were tested ``_q`` and
+        ``_p_family``, the p of the head in the family of all heads. Analyses that were not run have no columns.
         """
         heads = check_heads(None, *self.sizes)
         table = pd.DataFrame({"layer": [h.layer for h in heads], "head": [h.head for h in heads]})
