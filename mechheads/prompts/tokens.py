@@ -233,7 +233,7 @@ def encode(item: PromptLike, index: int, model: Reader) -> tuple[list[int], str 
         ids = [*item]
     check_row(ids, what, model)
     if not isinstance(item, str):
-        _warn_of_ends(ids, what, model.tokenizer)
+        _warn_of_ends(ids, text, what, model.tokenizer)
     return ids, text, offsets
 
 
@@ -282,15 +282,16 @@ def check_padding(rows: Mapping[int, Sequence[int]], tokenizer: Any, name: str =
                 )
 
 
-def _warn_of_ends(ids: Sequence[int], what: str, tokenizer: Any) -> None:
-    """Warn of token ids, or of a rendered chat, that end with the tokenizer's end tokens or begin twice."""
+def _warn_of_ends(ids: Sequence[int], chat: str | None, what: str, tokenizer: Any) -> None:
+    """Warn of token ids, or of a rendered chat, that end with end tokens or begin twice."""
     if not tokenizer:
         return
     begin, end = added_tokens(tokenizer)
-    if end and list(ids[-len(end) :]) == end:
+    by_template = chat is not None and tokenizer.eos_token and chat.rstrip().endswith(tokenizer.eos_token)
+    if by_template or (end and list(ids[-len(end) :]) == end):
         warn(
-            f"{what} ends with {token_strings(end, tokenizer)}, which the tokenizer adds to every text, so the "
-            "model predicts what follows the end. Leave them out, or give the text"
+            f"{what} ends with an end token, so the model predicts what follows the end. Leave it out, or give the "
+            "text, up to where the answer begins"
         )
     if begin and list(ids[: 2 * len(begin)]) == 2 * begin:
         warn(f"{what} begins twice with {token_strings(begin, tokenizer)}; leave one out, or give the text")

@@ -112,11 +112,18 @@ def test_ids_that_the_model_does_not_know_are_refused(
         wider.cache(["one <new>"])
 
 
-def test_a_template_that_begins_twice_warns(known: Known) -> None:
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("<bos>{{ messages[0]['content'] }}<eos>\n", "prompt 0 ends with an end token"),
+        ("<bos><bos>{{ messages[0]['content'] }}:", r"prompt 0 begins twice with \['<bos>'\]"),
+    ],
+)
+def test_a_template_that_ends_a_request_or_begins_twice_warns(known: Known, template: str, message: str) -> None:
     tokenizer = copy.deepcopy(known.tokenizer)
-    tokenizer.chat_template = "<bos><bos>{{ messages[0]['content'] }}:"
+    tokenizer.chat_template = template
     model = mh.wrap(known.model.model, tokenizer=tokenizer)
-    with pytest.warns(UserWarning, match=r"prompt 0 begins twice with \['<bos>'\]"):
+    with pytest.warns(UserWarning, match=message):
         mh.Prompts([CHAT]).tokens(model)
 
 
