@@ -156,11 +156,11 @@ def test_heads_stacked_packed_and_in_small_parts_give_the_same(llama):
     small = mh.ablate(llama, CLEAN, metric=TO, budget="100 KB")
     alone = mh.ablate(llama, CLEAN[1:2], metric=TO)
     packed = mh.prepare(llama, [CLEAN[0] + end for end in (" big", " small", " of the", " is")])
-    np.testing.assert_allclose(whole.values, small.values, atol=1e-6)
-    np.testing.assert_allclose(whole.values[..., 1], alone.values[..., 0], atol=1e-6)
+    np.testing.assert_allclose(whole.values, small.values, atol=5e-6)
+    np.testing.assert_allclose(whole.values[..., 1], alone.values[..., 0], atol=5e-6)
     together = mh.ablate(packed, metric=TO)
     one = [mh.ablate(llama, [CLEAN[0] + end], metric=TO).values[..., 0] for end in (" big", " small", " of the", " is")]
-    np.testing.assert_allclose(together.values, np.stack(one, -1), atol=1e-6)
+    np.testing.assert_allclose(together.values, np.stack(one, -1), atol=5e-6)
 
 
 def test_no_later_block_and_no_logits_are_computed(llama, monkeypatch):
