@@ -83,7 +83,7 @@ class PaperFigure:
 
 
 def _shown(tables: Mapping[str, pd.DataFrame]) -> list[pd.DataFrame]:
-    """The tables that are shown with a figure, without those of every head or every point, which are only in files."""
+    """The tables that are shown with a figure; tables of every head or every point are only in files."""
     return [table for name, table in tables.items() if name not in ("heads", "curves") and len(table)]
 
 
