@@ -97,7 +97,7 @@ def _of_site(run: HeadCache, site: str, head: HeadId, prompt: int) -> Claim:
 
 
 def _reader_of(site: str, head: int) -> Callable[[Tensor], Tensor]:
-    """A function that reads a head's values from those of one prompt."""
+    """A function that selects a head from the values of one prompt."""
     return lambda value: value[0, head] if site == "pattern" else value[0, :, head]
 
 

@@ -222,7 +222,7 @@ class Packing:
     @classmethod
     def find(cls, ids: Int[Tensor, "prompt pos"], window: Window) -> Packing | None:
         """The cheapest way to pack the prompts into rows, or None if one row per prompt costs about as little.
-        Prompts sorted by tokens are cut into rows; the cheapest cuts of the first n follow from those of fewer."""
+        Prompts sorted by tokens are cut into rows; the cheapest cuts of the first n extend the cheapest of fewer."""
         start, last = int(window.start.amin()), window.at.amax(1).tolist()
         texts = [row[: end + 1] for row, end in zip(ids.tolist(), last, strict=True)]
         order = sorted(range(len(texts)), key=lambda prompt: texts[prompt])

@@ -54,7 +54,7 @@ class Work:
     _proved: list[bool] = field(default_factory=list)
 
     def compute(self, batch: Batch) -> Iterator[tuple[list[Any], Values]]:
-        """The values of the units of a batch. If Ctrl-C stops it, those of its finished waves, but not with a ledger,
+        """The values of the units of a batch. If Ctrl-C stops it, finished waves keep theirs, but not with a ledger,
         which stores whole batches, so that a resumed sweep gives the same bits."""
         units: list[Any] = []
         carried: list[list[Tensor]] = []

@@ -45,7 +45,7 @@ class Context:
     mask: Bool[Tensor, "prompt pos"]
 
     def noise(self, seed: int = 0) -> Float[Tensor, "prompt pos d_head"]:
-        """Standard normal random numbers in float32; those of a token depend on the seed and the tokens up to it.
+        """Standard normal random numbers in float32. A token's numbers depend on the seed and the tokens up to it.
 
         So an intervention that uses them gives a prompt the same numbers whatever the other prompts, the padding and
         the order are, in every process. All heads get the same numbers; give each another seed for others.

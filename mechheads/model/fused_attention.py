@@ -25,7 +25,7 @@ from transformer_lens.model_bridge.generalized_components import (
 from mechheads.model.changes import Forward, R
 
 _NOT_FUSED = ("attn_logit_softcapping", "sinks")
-"""What torch's scaled dot product does not compute: a soft cap of the scores, and a logit besides those of the keys."""
+"""What torch's scaled dot product does not compute: a soft cap of the scores, and a logit that belongs to no key."""
 LONG = 256
 """The least tokens of a mask for which it is worth the time to check whether it is causal."""
 _STEPS = ("use_split_qkv_input", "use_attn_in", "use_attn_result")

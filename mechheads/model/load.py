@@ -216,7 +216,7 @@ def wrap(model: Any, tokenizer: Any = None) -> Model:
 
     A model of transformers, with adapters too, is read through modules of its own around the same weights: it may run
     as usual meanwhile, and what is written into its weights is seen here. Every analysis compares its log-probabilities
-    with those of your model, and raises an error if they differ, for example because your model has other adapters or
+    with your model's, and raises an error if they differ, for example because your model has other adapters or
     hooks by then: wrap it again. Writing into a weight is an error too if TransformerLens copies it: in 3.9, and q, k
     and v of GPT-NeoX, BLOOM, Falcon and MPT.
 

@@ -67,7 +67,7 @@ class WeightsOnDisk:
             block.register_forward_pre_hook(partial(self._load, layer))
 
     def _load(self, layer: int, block: nn.Module, inputs: Any) -> None:
-        """A torch hook before a block: read the weights of its layer, and drop those of the last block."""
+        """A torch hook before a block: drop the weights of the last block, and read its own."""
         if self._layer_in_memory == layer:
             return
         self.drop()

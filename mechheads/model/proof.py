@@ -126,7 +126,7 @@ class Proofs:
         self.claim([Claim(f"{what} {i}", row, at, final[i : i + 1]) for i, row, at in ends])
 
     def prove(self, more: Sequence[Claim] = (), instead: Sequence[Claim] = ()) -> bool:
-        """Prove the open claims, of which ``instead`` replace those of the same run and length, and ``more``.
+        """Prove the open claims and ``more``. ``instead`` replace open claims of the same run and length.
         Returns whether every claim with an ``unchanged`` is far enough from it to show something."""
         replaced = {(claim.run, len(claim.ids)): claim for claim in instead}
         opened = [replaced.get((claim.run, len(claim.ids)), claim) for claim in self._open or ()]

@@ -62,9 +62,8 @@ def attribution_patch(
         metric: a metric with a gradient at the base run. Accuracy has none, and the gradient of a divergence from
             the base run is 0 there.
         heads, positions: as in ``mh.sweep``.
-        steps: for effects that saturate: the mean gradient of this many runs, with embeddings between those of the two
-            runs, (k - 1/2) / steps of the way (integrated gradients on inputs, as in EAP-IG); ``None`` for the base run
-            alone.
+        steps: for effects that saturate: the mean gradient of this many runs, with embeddings between the two runs',
+            (k - 1/2) / steps of the way (integrated gradients on inputs, as in EAP-IG); ``None``: the base run alone.
 
     Returns:
         The estimate of metric(patched) - metric(unpatched) [layer, head(, pos), prompt], in the metric's unit.

@@ -185,7 +185,7 @@ class HeadCache(Wrapped):
                 proofs.claim([self._claim(i, ids, places)])
 
     def claims_of(self, prompt: int, at: Sequence[int] | None = None) -> list[Claim]:
-        """The claim for a prompt, by default at the positions of ``claim``; it can replace that of a prompt as long."""
+        """The claim for a prompt, by default at the positions of ``claim``; it can replace one of equal length."""
         if self.ablated:
             return []
         ids = tuple(self.tokens.on_cpu.ids[prompt, : int(self.tokens.on_cpu.lengths[prompt])].tolist())
