@@ -76,11 +76,12 @@ class Questions:
                 next(windows_of(model, texts, LEAST_WINDOW, LEAST_WINDOW))  # there is none if all are too short
         names = {argument: _name(inputs.get(argument)) for argument in ("pairs", "requests")}
         columns = ("clean", "corrupted", "answer", "wrong", "cluster")
+        content = file_sha256(texts)[:16] if isinstance(texts, Path) else short_hash(texts)
         metadata = {
             "pairs": _mark(pairs, [getattr(pairs, column, None) for column in columns]),
             "relations": _mark(relations, [relation.fingerprint for relation in relations or ()]),
             "requests": _mark(requests, requests.items if isinstance(requests, Prompts) else [*(requests or ())]),
-            "texts": _PACKAGE if texts is None else f"of your own ({_hash_of_texts(texts)})",
+            "texts": _PACKAGE if texts is None else f"of your own ({content})",
         }
         return cls(
             quick=quick,
@@ -178,10 +179,6 @@ def _name(source: object) -> str:
 def _mark(items: Any, content: object) -> str:
     """The number of items and a hash of their content, for the study that a folder records."""
     return _PACKAGE if items is None else f"{len(items)} of your own ({short_hash(content)})"
-
-
-def _hash_of_texts(texts: Any) -> str:
-    return file_sha256(texts)[:16] if isinstance(texts, Path) else short_hash(texts)
 
 
 TEMPLATES = (
