@@ -20,5 +20,5 @@ def names(kind: str) -> tuple[str, ...]:
 
 
 def content(kind: str, name: str) -> dict[str, Any]:
-    """What a JSON file holds."""
+    """The content of a JSON file."""
     return json.loads((folder(kind) / f"{name}.json").read_text(encoding="utf-8"))
